@@ -60,6 +60,7 @@ func (s *suite) answers(t *testing.T) {
 	t.Run("impostors", s.impostors)
 	t.Run("former connections", s.formerConnections)
 	t.Run("under load", s.answersUnderLoad)
+	t.Run("those who may ask", s.mayAsk)
 	t.Run("too many questions", s.tooManyQuestions)
 }
 
@@ -372,6 +373,46 @@ func (s *suite) formerConnections(t *testing.T) {
 			ends.Close()
 			stays.Close()
 			l.apply(n, answeredPlan(t, false, ""))
+		}
+	}
+}
+
+// mayAsk checks that nothing is lost of what they send who may ask before a change and behind it, while others may ask, or
+// may not any more. Each datagram is judged by itself.
+func (s *suite) mayAsk(t *testing.T) {
+	with := func(turn int) *plan.Plan {
+		t.Helper()
+		text := servicePlan + fmt.Sprintf("service default %s udp %d from inside here sources some\n", hereFronts[0].Addr(), loadPort)
+		if turn%2 == 0 {
+			text += "source default some 10.1.0.0/22\n"
+		} else { // and what is in it
+			text += "source default some 10.1.1.0/24\n"
+			for i := range 256 {
+				text += fmt.Sprintf("source default some 10.1.%d.%d/32\n", i/128*2, 2*(i%128))
+			}
+		}
+		for i := range 1000 { // so that it takes long
+			text += fmt.Sprintf("source default some 10.7.%d.%d/32\n", i/100, 2*(i%100)+turn%2)
+		}
+		p, err := plan.Parse(text)
+		must(t, err)
+		return p
+	}
+	l := newTopology(t, s.make)
+	l.load(map[string]*plan.Plan{"node1": with(0)})
+	n := l.nodes["node1"]
+	stream := newLoad(t)
+	stream.sinkAt(n.host, hereFronts[0].Addr(), 1)
+	for _, name := range []string{"client", "one"} {
+		stream.flowing(stream.stream(name, n.pods[name].host, netip.AddrPortFrom(hereFronts[0].Addr(), loadPort)))
+	}
+	for turn := range 2 * flips {
+		l.apply(n, with(turn+1))
+	}
+	stream.end()
+	for _, s := range stream.streams {
+		if got, _, _ := stream.arrived(s); got != s.sent.Load() {
+			t.Errorf("%d of %d datagrams of %s arrived, the first that did not is %d", got, s.sent.Load(), s.name, stream.missed(s))
 		}
 	}
 }

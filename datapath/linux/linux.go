@@ -596,19 +596,24 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 	before := d.compiler.plan
 	if len(changes.Endpoints)+elements > 0 || d.services.concerns(changes) || movesSources(before, p, changes) || len(changes.Egress) > 0 && judge.Needed(p) != d.policies.present {
 		retag := d.retag(p)
+		serve, now := d.services.update(before, p, changes, c.sourcesOf())
 		write := func() ([][]string, error) {
-			serve, rest, now := d.services.update(before, p, changes, c.sourcesOf())
-			done, err := d.policies.update(before, p, changes, retag, serve)
-			if err == nil && now {
-				lines, err := nft.Apply(rest)
-				return append(done, transactions(lines)...), err
-			} else if err != nil {
+			done, err := apply(serve.before)
+			if err != nil {
 				return done, err
 			}
-			served, err := d.services.sync(p, c.sourcesOf())
-			return append(done, served...), err
+			noticed, err := d.policies.update(before, p, changes, retag, serve.noticed)
+			if done = append(done, noticed...); err != nil {
+				return done, err
+			}
+			rest := func() ([][]string, error) { return apply(serve.behind...) }
+			if !now {
+				rest = func() ([][]string, error) { return d.services.sync(p, c.sourcesOf()) }
+			}
+			behind, err := rest()
+			return append(done, behind...), err
 		}
-		if update := write; elements > manyElements {
+		if update := write; max(elements, serve.elements()) > manyElements {
 			write = func() ([][]string, error) { return d.unheard(update) }
 		}
 		err := d.enforce(p, write)

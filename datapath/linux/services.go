@@ -65,13 +65,13 @@ import (
 const (
 	frontendsPrefix = "frontends" // address, protocol, port -> whose it is, kind, set
 	restPrefix      = "rest"      // address -> whose it is, kind of what is no other frontend's
-	guardsPrefix    = "guards"    // address, protocol, port -> who may send there
+	guardsPrefix    = "guards"    // address, protocol, port -> the list of who may send there
 	drawsPrefix     = "draws"     // number of slots, what the kind says of it -> chain
 	sizesPrefix     = "sizes"     // set -> number of slots
 	slotsPrefix     = "slots"     // set, slot -> backend
 	servesPrefix    = "serves"    // set, backend, where clients are remembered
 	clientsPrefix   = "clients"   // client, set -> backend
-	admittedPrefix  = "admitted"  // who, ranges of addresses
+	admittedPrefix  = "admitted"  // list, ranges of addresses
 	selvesPrefix    = "selves"    // a backend's address, twice, and its port
 )
 
@@ -152,15 +152,6 @@ var (
 
 func typeFrontend(is4 bool) nftables.SetDatatype {
 	return nftables.MustConcatSetType(nft.AddressType(is4), nftables.TypeInetProto, nftables.TypeInetService)
-}
-
-// typeAdmitted is an address behind the digest of those who have it, as one number. So the kernel keeps them in a tree. Of a
-// set of concatenations it would look through all intervals for each one that goes, while nobody else may change a table: of ten
-// thousand, 200 that go would take four seconds.
-func typeAdmitted(is4 bool) nftables.SetDatatype {
-	number := nftables.TypeInteger
-	number.Bytes = typeSet.Bytes + nft.AddressType(is4).Bytes
-	return number
 }
 
 // typeRemembered is a backend, with the last word of the digest of its set.

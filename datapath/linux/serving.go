@@ -69,6 +69,8 @@ type services struct {
 	// drained, too, as they keep the connections that they have.
 	draws  reconcile.Ledger[draw, struct{}]
 	selves reconcile.Ledger[netip.AddrPort, struct{}]
+	// guarded are the frontends that are for some clients alone, by the names of the lists of these.
+	guarded map[string]map[plan.ServiceKey]bool
 	// herePorts are those of what the node itself answers.
 	herePorts reconcile.Ledger[uint16, struct{}]
 	// peers are the addresses from where a route leads to a peer, by what was from.
@@ -185,8 +187,8 @@ func answering(p *plan.Plan, changes plan.Diff) iter.Seq2[plan.EndpointKey, plan
 	}
 }
 
-// frontendElements puts what the table has of a frontend.
-func frontendElements(k plan.ServiceKey, s plan.Service, put func(set string, e nft.Element, v nft.Value)) {
+// frontendElements puts what the table has of a frontend, which is for those of some lists.
+func frontendElements(k plan.ServiceKey, s plan.Service, of lists, put func(set string, e nft.Element, v nft.Value)) {
 	is4 := k.Address.Is4()
 	address := string(k.Address.AsSlice())
 	for _, side := range sidesOf(k) {
@@ -194,12 +196,9 @@ func frontendElements(k plan.ServiceKey, s plan.Service, put func(set string, e 
 			put(sideOf(restPrefix, side, is4), nft.Element{Key: address}, nft.Value{Data: ownerOf(s) + word(kindOf(k, s))})
 			continue
 		}
-		key := nft.Element{Key: frontendKey(k)}
-		put(sideOf(frontendsPrefix, side, is4), key, nft.Value{Data: ownerOf(s) + word(kindOf(k, s)) + digestOfName(s.Set)})
-		if s.Sources != "" {
-			put(sideOf(guardsPrefix, side, is4), key, nft.Value{Data: blank + digestOfName(s.Sources)})
-		}
+		put(sideOf(frontendsPrefix, side, is4), nft.Element{Key: frontendKey(k)}, nft.Value{Data: ownerOf(s) + word(kindOf(k, s)) + digestOfName(s.Set)})
 	}
+	guardElements(k, s, of, put)
 	if s.Here {
 		hereElements(k, put)
 	}
@@ -215,65 +214,6 @@ func ownerIn(v nft.Value) string { return v.Data[:min(len(v.Data), 4)] }
 // frontendKey is a frontend with a port as an element.
 func frontendKey(k plan.ServiceKey) string {
 	return string(k.Address.AsSlice()) + string([]byte{byte(k.Protocol), 0, 0, 0}) + portWord(k.Port)
-}
-
-// admitted are the ranges of addresses of those who may send somewhere, whom a plan calls by a name. Of what
-// overlaps the kernel takes but one.
-func admitted(p *plan.Plan, name string, is4 bool) []interval.Range[bool] {
-	prefixes := map[netip.Prefix]bool{}
-	for k := range p.Sources.From(plan.SourceKey{Network: plan.DefaultNetwork, Name: name}) {
-		if k.Network != plan.DefaultNetwork || k.Name != name {
-			break
-		}
-		prefixes[k.Prefix] = true
-	}
-	return interval.FlattenFamily(prefixes, is4)
-}
-
-// admittedEnds are the elements of one of these ranges: its first key, and the one behind its last.
-func admittedEnds(name string, i interval.Range[bool]) [2]nft.Element {
-	digest := digestOfName(name)
-	behind := []byte(digest + string(i.Last.AsSlice()))
-	for at := len(behind) - 1; at >= 0; at-- {
-		if behind[at]++; behind[at] != 0 {
-			break
-		}
-	}
-	return [2]nft.Element{{Key: digest + string(i.First.AsSlice())}, {Key: string(behind), End: true}}
-}
-
-// admissions are what becomes of the elements of those who may send somewhere. A range goes and comes whole, also where one
-// of its ends stays: the kernel judges one end at a time, and takes none that comes between two that stay.
-type admissions map[nft.Element]reconcile.Change[nft.Element, nft.Value]
-
-// change has ranges go that are in before, and those come that are in now; what is in both stays.
-func (a admissions) change(name string, before, now []interval.Range[bool]) {
-	had, has := map[interval.Range[bool]]bool{}, map[interval.Range[bool]]bool{}
-	for _, i := range before {
-		had[i] = true
-	}
-	for _, i := range now {
-		has[i] = true
-	}
-	for _, i := range before {
-		if !has[i] {
-			for _, e := range admittedEnds(name, i) {
-				a[e] = reconcile.Change[nft.Element, nft.Value]{Key: e, Old: &nft.Value{}}
-			}
-		}
-	}
-	for _, i := range now {
-		if !had[i] {
-			for _, e := range admittedEnds(name, i) {
-				a[e] = reconcile.Change[nft.Element, nft.Value]{Key: e, Old: a[e].Old, New: &nft.Value{}}
-			}
-		}
-	}
-}
-
-// list returns them in order.
-func (a admissions) list() []reconcile.Change[nft.Element, nft.Value] {
-	return slices.SortedFunc(maps.Values(a), func(a, b reconcile.Change[nft.Element, nft.Value]) int { return a.Key.Compare(b.Key) })
 }
 
 // putElement is what to do with an element of a set.
@@ -429,7 +369,7 @@ func setsOf(p *plan.Plan) map[setKey]bool {
 // compileServices returns all of the table for a plan; nothing where it has no frontend.
 // have is what the kernel holds of it, whose slots stay whose they are.
 func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Content) (services, *ruleset) {
-	s := services{stamps: stamps, sets: map[setKey]*served{}, alike: map[[2]used][]used{}, gone: goneCounts{}}
+	s := services{stamps: stamps, sets: map[setKey]*served{}, alike: map[[2]used][]used{}, guarded: map[string]map[plan.ServiceKey]bool{}, gone: goneCounts{}}
 	if p.Services.Len() == 0 {
 		return s, newRuleset(stamps, stamps.ServiceTable)
 	}
@@ -441,10 +381,12 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 	}
 	r.makeRoom(p)
 	put := func(set string, e nft.Element, v nft.Value) { r.Sets[set].Elements[e] = v }
-	for k, of := range p.Services.All() {
-		frontendElements(k, of, put)
-		s.use(k, of, 1)
-		if of.Here {
+	of := listsOf(p)
+	for k, one := range p.Services.All() {
+		frontendElements(k, one, of, put)
+		s.guard(k, one, true)
+		s.use(k, one, 1)
+		if one.Here {
 			s.herePorts.Add(k.Port, struct{}{})
 		}
 	}
@@ -460,10 +402,8 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 	}
 	for name := range names {
 		for _, is4 := range interval.Families {
-			for _, i := range admitted(p, name, is4) {
-				for _, e := range admittedEnds(name, i) {
-					put(admittedPrefix+suffix(is4), e, nft.Value{})
-				}
+			for e := range of.get(name, is4).elements {
+				put(admittedPrefix+suffix(is4), e, nft.Value{})
 			}
 		}
 	}
@@ -565,11 +505,29 @@ func slotsIn(have nft.Content) map[setKey][]netip.AddrPort {
 	return all
 }
 
+// steps lead from what the table has of one plan to what it has of another.
+type steps struct {
+	// before changes nothing for packets, and noticed is for the transaction that changes policies.
+	before, noticed nft.Edit
+	// behind are for one behind that.
+	behind []nft.Edit
+}
+
+// elements is how many there are that come, go or change.
+func (s steps) elements() (n int) {
+	for _, e := range append([]nft.Edit{s.before, s.noticed}, s.behind...) {
+		for _, c := range e.Changes {
+			n += len(c.Elements)
+		}
+	}
+	return n
+}
+
 // advance compiles what leads from one plan to the next, of which the table has the first:
 // changes of elements, and the chains that come and go. It costs in proportion to the
-// changes, and to the sets that these are about.
-func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nft.Edit {
-	edit := setEdits{}
+// changes, and to the sets and lists that these are about.
+func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) steps {
+	edit, was, is := setEdits{}, listsOf(p), listsOf(q)
 	touched := map[setKey]bool{}
 	touch := func(k plan.ServiceKey, of plan.Service) {
 		if of.Set != "" {
@@ -578,26 +536,17 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 	}
 	for _, c := range changes.Services {
 		if c.Old != nil {
-			frontendElements(c.Key, *c.Old, edit.remove)
+			frontendElements(c.Key, *c.Old, was, edit.remove)
 			touch(c.Key, *c.Old)
 		}
 	}
 	for _, c := range changes.Services {
 		if c.New != nil {
-			frontendElements(c.Key, *c.New, edit.add)
+			frontendElements(c.Key, *c.New, is, edit.add)
 			touch(c.Key, *c.New)
 		}
 	}
-	names := map[string]bool{}
-	for _, c := range changes.Sources {
-		names[c.Key.Name] = true
-	}
-	let := map[bool]admissions{true: {}, false: {}}
-	for name := range names {
-		for is4, a := range let {
-			a.change(name, admitted(p, name, is4), admitted(q, name, is4))
-		}
-	}
+	come, gone := s.relist(was, is, changes.Sources, edit)
 	for _, c := range changes.Backends {
 		touched[setKey{c.Key.Set, c.Key.Address.Is4()}] = true
 	}
@@ -623,6 +572,7 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 	for _, c := range changes.Services {
 		if c.Old != nil {
 			s.use(c.Key, *c.Old, -1)
+			s.guard(c.Key, *c.Old, false)
 			if c.Old.Here {
 				s.herePorts.Remove(c.Key.Port, struct{}{})
 			}
@@ -631,6 +581,7 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 	for _, c := range changes.Services {
 		if c.New != nil {
 			s.use(c.Key, *c.New, 1)
+			s.guard(c.Key, *c.New, true)
 			if c.New.Here {
 				s.herePorts.Add(c.Key.Port, struct{}{})
 			}
@@ -666,22 +617,16 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 		edit.put(c.New != nil)(herePort(c.Key))
 	}
 	maps.Copy(done.Changes, edit.changes())
-	for is4, a := range let {
-		if len(a) > 0 {
-			done.Changes[admittedPrefix+suffix(is4)] = nft.Change{Elements: a.list()}
+	if s.from != from {
+		s.from = from
+		for i, is4 := range interval.Families {
+			if next := peersElements(from, is4); !maps.Equal(s.peers[i], next) {
+				s.peers[i] = next
+				done.Changes[toPeersPrefix+suffix(is4)] = nft.Change{Whole: next}
+			}
 		}
 	}
-	if s.from == from {
-		return done
-	}
-	s.from = from
-	for i, is4 := range interval.Families {
-		if next := peersElements(from, is4); !maps.Equal(s.peers[i], next) {
-			s.peers[i] = next
-			done.Changes[toPeersPrefix+suffix(is4)] = nft.Change{Whole: next}
-		}
-	}
-	return done
+	return steps{nft.Edit{Table: r, Changes: come}, done, []nft.Edit{{Table: r, Changes: gone}}}
 }
 
 // sync reads the table, and writes where it differs from what a plan needs, with edits of other tables
@@ -721,19 +666,19 @@ func (s *services) concerns(changes plan.Diff) bool {
 	return len(changes.Services)+len(changes.Backends)+len(changes.Sources) > 0 || s.present && len(changes.Routes)+len(changes.Peers) > 0
 }
 
-// update returns what leads from one plan to the next, for the transaction that changes
-// policies, and what is left for one behind it. It returns false where the table is to be read
+// update returns what leads from one plan to the next. It returns false where the table is to be read
 // instead.
-func (s *services) update(p, q *plan.Plan, changes plan.Diff, from *sources) (first, rest nft.Edit, ok bool) {
+func (s *services) update(p, q *plan.Plan, changes plan.Diff, from *sources) (next steps, ok bool) {
 	switch {
 	case (q.Services.Len() > 0) != s.present:
-		return first, rest, false
+		return next, false
 	case !s.present || !s.concerns(changes):
-		return first, rest, true
+		return next, true
 	case !movesHere(changes):
-		return s.advance(p, q, changes, from), rest, true
+		return s.advance(p, q, changes, from), true
 	}
 	m := meanwhile(p, q, changes)
-	first = s.advance(p, m, p.Diff(m), from)
-	return first, s.advance(m, q, m.Diff(q), from), true
+	next = s.advance(p, m, p.Diff(m), from)
+	next.behind = append(next.behind, s.advance(m, q, m.Diff(q), from).noticed) // of lists it has the same
+	return next, true
 }

@@ -41,7 +41,7 @@ backend default web [fd00:2::2]:8080
 `
 
 // TestOneBackendCostsItsOwn checks that a change of Services touches nothing but what is
-// its own, in one transaction.
+// its own, in one transaction, but for a list of those who may send somewhere, which comes before it and goes behind it.
 func TestOneBackendCostsItsOwn(t *testing.T) {
 	b := newBench(t)
 	text := policedPlan + servedEntries
@@ -63,7 +63,9 @@ func TestOneBackendCostsItsOwn(t *testing.T) {
 		{"the only one is drained", "api 10.1.2.2:6443", "api 10.1.2.2:6443 weight 0", []string{"change set sizes-4: 0 elements come, 1 go", "change set slots-4: 0 elements come, 1 go"}},
 		{"a frontend comes", "service default 10.3.0.2 tcp", "service default 10.3.0.9 tcp 443 to api\nservice default 10.3.0.2 tcp",
 			[]string{"change set frontends-inside-4: 1 elements come, 0 go", "change set frontends-outside-4: 1 elements come, 0 go"}},
-		{"it is for others", "source default api 198.51.100.0/24", "source default api 203.0.113.0/24", []string{"change set admitted-4: 4 elements come, 2 go"}},
+		{"it is for others", "source default api 198.51.100.0/24", "source default api 203.0.113.0/24", []string{
+			"change set admitted-4: 4 elements come, 0 go", "change set guards-inside-4: 1 elements come, 1 go", "change set guards-outside-4: 1 elements come, 1 go",
+			"change set admitted-4: 0 elements come, 2 go"}},
 		{"one within another goes", "source default api 198.51.100.128/25\n", "", nil},
 	} {
 		next := strings.Replace(text, c.replace, c.by, 1)
@@ -183,11 +185,11 @@ func TestServicesAdvance(t *testing.T) {
 		s, table := compileServices(stamps.Default, p, from(p), nft.Content{})
 		for range 3 {
 			q := draw("next")
-			first, rest, known := s.update(p, q, p.Diff(q), from(q))
+			next, known := s.update(p, q, p.Diff(q), from(q))
 			if !known {
 				t.Skip("there is no frontend")
 			}
-			for _, edit := range []nft.Edit{first, rest} {
+			for _, edit := range append([]nft.Edit{next.before, next.noticed}, next.behind...) {
 				if edit.Table != nil {
 					applyTo(t, table.Table, edit)
 				}
@@ -199,6 +201,9 @@ func TestServicesAdvance(t *testing.T) {
 			sameTable(t, table.Table, whole.Table)
 			if !maps.EqualFunc(s.sets, again.sets, func(a, b *served) bool { return slices.Equal(a.slots, b.slots) && slices.Equal(a.uses, b.uses) }) {
 				t.Fatalf("it knows of other sets than a fresh one:\n%v\n%v", s.sets, again.sets)
+			}
+			if !maps.EqualFunc(s.guarded, again.guarded, maps.Equal) {
+				t.Fatalf("it knows of other frontends that are for some alone than a fresh one:\n%v\n%v", s.guarded, again.guarded)
 			}
 			p = q
 		}
@@ -243,7 +248,7 @@ func allElements(t *nft.Table) map[string]nft.Elements {
 }
 
 // applyTo does an edit to a table that is a value, as strictly as the kernel would.
-func applyTo(t *rapid.T, table *nft.Table, edit nft.Edit) {
+func applyTo(t rapid.TB, table *nft.Table, edit nft.Edit) {
 	for _, name := range edit.Come {
 		if _, there := table.Chains[name]; there {
 			t.Fatalf("chain %s comes, and is there", name)
@@ -281,7 +286,7 @@ func applyTo(t *rapid.T, table *nft.Table, edit nft.Edit) {
 	}
 }
 
-func sameTable(t *rapid.T, got, want *nft.Table) {
+func sameTable(t rapid.TB, got, want *nft.Table) {
 	if !slices.Equal(slices.Sorted(maps.Keys(got.Chains)), slices.Sorted(maps.Keys(want.Chains))) {
 		t.Fatalf("it has chains %q; expected %q", slices.Sorted(maps.Keys(got.Chains)), slices.Sorted(maps.Keys(want.Chains)))
 	}
