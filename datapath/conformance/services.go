@@ -301,18 +301,27 @@ func (s *suite) crowd(t *testing.T) {
 	}
 }
 
-// memory checks that a client that comes to a Service that remembers clients has the same backend when it comes again,
-// from its first connection on, whether or not there is room to count what it is given.
+// memory checks that each client that comes to a Service that remembers clients has the same backend when it comes
+// again, from its first connection on, and that of a Service that remembers nobody all backends get connections: whether
+// or not there is room to count what they are given, or for one backend of each Service alone.
 func (s *suite) memory(t *testing.T) {
 	if !s.able.Services {
 		t.Skip("left out: the data plane has no services")
 	}
+	const each = SomeServices / 2
 	text := servicePlan
-	var fronts []netip.AddrPort
-	for port := range uint16(12) { // each time, one of two backends may be the same by chance
+	var remember, all []netip.AddrPort
+	for port := uint16(80); port < 80+2*each; port++ { // each time, one of two backends may be the same by chance
+		affinity := ""
+		if port < 80+each {
+			affinity = "affinity 1h0m0s"
+		}
 		for _, front := range []string{"10.3.0.1", "fd00:3::1"} {
-			text += fmt.Sprintf("service default %s tcp %d to web-%d affinity 1h0m0s\n", front, 80+port, port)
-			fronts = append(fronts, netip.AddrPortFrom(netip.MustParseAddr(front), 80+port))
+			text += fmt.Sprintf("service default %s tcp %d to web-%d %s\n", front, port, port, affinity)
+			to := netip.AddrPortFrom(netip.MustParseAddr(front), port)
+			if all = append(all, to); affinity != "" {
+				remember = append(remember, to)
+			}
 		}
 		for _, a := range []string{"10.1.1.3", "10.1.1.4", "[fd00:1::3]", "[fd00:1::4]"} {
 			text += fmt.Sprintf("backend default web-%d %s:8080\n", port, a)
@@ -326,21 +335,43 @@ func (s *suite) memory(t *testing.T) {
 	for _, pod := range []string{"one", "two"} {
 		l.listen(n.pods[pod].host, service{plan.TCP, 8080})
 	}
-	for _, to := range fronts {
-		ask := func() string {
-			t.Helper()
-			c, err := n.pods["client"].dial("tcp", netip.Addr{}, to, patience)
-			must(t, err)
-			defer c.Close()
-			word, arrived := l.expect()
-			must(t, converse(c, word))
-			return (<-arrived).receiver
+	ask := func(from *host, to netip.AddrPort) string {
+		t.Helper()
+		c, err := from.dial("tcp", netip.Addr{}, to, patience)
+		must(t, err)
+		defer c.Close()
+		word, arrived := l.expect()
+		must(t, converse(c, word))
+		return (<-arrived).receiver
+	}
+	had := map[netip.AddrPort]string{}
+	for _, to := range all {
+		had[to] = ask(n.pods["client"].host, to)
+	}
+	for _, to := range remember {
+		if again := ask(n.pods["client"].host, to); again != had[to] {
+			t.Errorf("the client of %s gets %s, and then %s", to, had[to], again)
 		}
-		if first, second := ask(), ask(); first != second {
-			t.Errorf("the client of %s gets %s, and then %s", to, first, second)
+		if first, second := ask(n.host, to), ask(n.host, to); first != second {
+			t.Errorf("another client of %s gets %s, and then %s", to, first, second)
+		}
+	}
+	for _, to := range all {
+		if slices.Contains(remember, to) {
+			continue
+		}
+		different := false
+		for range 64 {
+			different = different || ask(n.pods["client"].host, to) != had[to]
+		}
+		if !different {
+			t.Errorf("of two backends of %s %s gets all connections", to, had[to])
 		}
 	}
 }
+
+// SomeServices is how many Services the part "memory" has, of two backends each. The first connection to each comes before all others.
+const SomeServices = 24
 
 // unfitting checks that a connection to a Service goes on when its backend sends what fits
 // none, of which nobody knows that it is the Service's: also a backend that is drained.

@@ -126,7 +126,7 @@ const (
 
 // servedWord is the one of the label's four words that says what Services made of a
 // connection: servedBit that one gave it its backend, masqueradedBit that the node's
-// address becomes its source.
+// address becomes its source. The other three bytes say which slot was drawn for it.
 const (
 	servedWord     = 3
 	servedBit      = 1
@@ -383,13 +383,14 @@ func (d draw) asNodeChain() *nft.Chain {
 // chain returns that of a draw.
 func (d draw) chain() *nft.Chain {
 	c := &nft.Chain{}
-	translate := func(address uint32) []expr.Any {
+	to := func(address uint32) []expr.Any {
 		family := uint32(unix.NFPROTO_IPV6)
 		if d.is4 {
 			family = unix.NFPROTO_IPV4
 		}
-		return append(setServed(), &expr.NAT{Type: expr.NATTypeDestNAT, Family: family, RegAddrMin: address, RegProtoMin: address + words4(d.is4)})
+		return []expr.Any{&expr.NAT{Type: expr.NATTypeDestNAT, Family: family, RegAddrMin: address, RegProtoMin: address + words4(d.is4)}}
 	}
+	translate := func(address uint32) []expr.Any { return append(setServed(), to(address)...) }
 	if d.guarded {
 		c.Add("it is for others, as they will be told", isForOthers(d.side, d.is4), nft.Decide(nft.Accept))
 	}
@@ -413,31 +414,35 @@ func (d draw) chain() *nft.Chain {
 		const deletes = 2 // NFT_DYNSET_OP_DELETE
 		c.Add("which is none any more", of, anything, memory(deletes))
 	}
-	slot := func(comment string, remembers, counts bool, which expr.Any) {
-		var remember []expr.Any
-		if remembers {
-			remember = slices.Concat(client, memory(unix.NFT_DYNSET_OP_UPDATE))
-		}
-		chosen := translate(registerChosen + 1)
-		if counts {
-			chosen = slices.Concat(behindSet(d.is4), countGiven(d.side, d.is4), translate(registerBehind))
-		}
-		c.Add(comment, theFrontend(d.side, d.is4), blankChosen(d.is4), []expr.Any{which,
+	// backend gives the backend of the slot whose number which loads. Where nobody more can be remembered, nothing more
+	// counted, or where there is no such slot, the rule ends before its last piece.
+	backend := func(comment string, remembers, counts bool, which, give []expr.Any) {
+		rule := slices.Concat(theFrontend(d.side, d.is4), blankChosen(d.is4), which, []expr.Any{
 			&expr.Lookup{SourceRegister: registerSet, SetName: slotsPrefix + suffix(d.is4), DestRegister: registerBehind, IsDestRegSet: true},
-		}, remember, chosen)
-	}
-	for _, does := range []struct{ remembers, counts bool }{{true, true}, {false, true}, {false, false}} {
-		if does.remembers && d.remember == 0 {
-			continue
+		})
+		if remembers {
+			rule = slices.Concat(rule, client, memory(unix.NFT_DYNSET_OP_UPDATE))
 		}
-		// Where nobody more can be remembered, or nothing more counted, rules end before their last piece.
-		slot("the backend of a slot", does.remembers, does.counts, &expr.Numgen{Register: registerBehind, Modulus: d.slots, Type: unix.NFT_NG_RANDOM})
-		slot("there are fewer now", does.remembers, does.counts, &expr.Immediate{Register: registerBehind, Data: make([]byte, 4)})
-		if does.remembers {
-			// Or it would be given another than the one that is remembered for it.
-			c.Add("the backend that is remembered, and nothing more can be counted", had, translate(registerBehind))
+		rule = append(rule, behindSet(d.is4)...)
+		if counts {
+			rule = append(rule, countGiven(d.side, d.is4)...)
 		}
+		c.Add(comment, rule, give)
 	}
+	remembers := d.remember > 0
+	draw := append([]expr.Any{&expr.Numgen{Register: registerBehind, Modulus: d.slots, Type: unix.NFT_NG_RANDOM}}, setDrawn(registerBehind)...)
+	first := []expr.Any{&expr.Immediate{Register: registerBehind, Data: make([]byte, 4)}}
+	given := translate(registerBehind)
+	backend("the backend of a slot", remembers, true, draw, to(registerBehind))
+	if remembers {
+		// Or it would be given another than the one that is remembered for it.
+		c.Add("the backend that is remembered, and nothing more can be counted", had, given)
+		backend("there are fewer now", true, true, first, given)
+		backend("nobody more can be remembered", false, true, drawnSlot(), given)
+	}
+	backend("nothing more can be counted", false, false, drawnSlot(), given)
+	backend("there are fewer now, and nobody is remembered", false, true, first, given)
+	backend("there are fewer now, and nothing more can be counted", false, false, first, given)
 	c.Add("it changes", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
 	return c
 }
@@ -534,6 +539,30 @@ func setServed() []expr.Any {
 		&expr.Ct{Key: expr.CtKeyLABELS, Register: first},
 		&expr.Bitwise{SourceRegister: first + servedWord, DestRegister: first + servedWord, Len: 4, Mask: []byte{^byte(servedBit), 0xff, 0xff, 0xff}, Xor: []byte{servedBit, 0, 0, 0}},
 		&expr.Ct{Key: expr.CtKeyLABELS, Register: first, SourceRegister: true},
+	}
+}
+
+// setDrawn says, in its label, that a connection has its backend from a Service, and the number of the slot that was
+// drawn for it, which a register holds. So rules behind one that does not come to its end know that: the kernel lets
+// none read a register that only another one has filled. What the label says already it goes on to say: the kernel adds bits
+// to a label, and takes none away.
+func setDrawn(register uint32) []expr.Any {
+	const first = unix.NFT_REG32_00
+	return []expr.Any{
+		&expr.Immediate{Register: first, Data: make([]byte, 4*servedWord)},
+		&expr.Byteorder{SourceRegister: register, DestRegister: first + servedWord, Op: expr.ByteorderHton, Len: 4, Size: 4},
+		&expr.Bitwise{SourceRegister: first + servedWord, DestRegister: first + servedWord, Len: 4, Mask: []byte{0, 0xff, 0xff, 0xff}, Xor: []byte{servedBit, 0, 0, 0}},
+		&expr.Ct{Key: expr.CtKeyLABELS, Register: first, SourceRegister: true},
+	}
+}
+
+// drawnSlot loads the number of the slot that was drawn to right behind the set.
+func drawnSlot() []expr.Any {
+	const first = unix.NFT_REG32_00
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeyLABELS, Register: first},
+		&expr.Bitwise{SourceRegister: first + servedWord, DestRegister: first + servedWord, Len: 4, Mask: []byte{0, 0xff, 0xff, 0xff}, Xor: make([]byte, 4)},
+		&expr.Byteorder{SourceRegister: first + servedWord, DestRegister: registerBehind, Op: expr.ByteorderNtoh, Len: 4, Size: 4},
 	}
 }
 
