@@ -556,10 +556,12 @@ func setDrawn(register uint32) []expr.Any {
 	}
 }
 
-// drawnSlot loads the number of the slot that was drawn to right behind the set.
+// drawnSlot loads the number of the slot that was drawn to right behind the set. The word that says it is filled before, for
+// nft alone: it does not know that a label fills it, and gives up where it cannot tell how long that is.
 func drawnSlot() []expr.Any {
 	const first = unix.NFT_REG32_00
 	return []expr.Any{
+		&expr.Immediate{Register: first + servedWord, Data: make([]byte, 4)},
 		&expr.Ct{Key: expr.CtKeyLABELS, Register: first},
 		&expr.Bitwise{SourceRegister: first + servedWord, DestRegister: first + servedWord, Len: 4, Mask: []byte{0, 0xff, 0xff, 0xff}, Xor: make([]byte, 4)},
 		&expr.Byteorder{SourceRegister: first + servedWord, DestRegister: registerBehind, Op: expr.ByteorderNtoh, Len: 4, Size: 4},
