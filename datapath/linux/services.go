@@ -36,7 +36,8 @@ import (
 // used: of a number of slots, a duration, guarded or not, a side and a family. They are there for each way that is
 // in use, and always for a few small numbers without a duration: a chain that comes costs a look at all
 // that is in the maps that its rules ask. Three elements of draws lead to each two: one to the chain itself, and two to the
-// other, for either kind of client that may be masqueraded. No element of a large map
+// other, for either kind of client that may be masqueraded. What is done where such a chain could not do all
+// is in others, which are the same for all. No element of a large map
 // names a chain: the kernel would follow each whenever one is added.
 //
 // A set is called by a digest of its name. So nothing has to be remembered of what sets
@@ -73,6 +74,12 @@ const (
 	clientsPrefix   = "clients"   // client, set -> backend
 	admittedPrefix  = "admitted"  // list, ranges of addresses
 	selvesPrefix    = "selves"    // a backend's address, twice, and its port
+)
+
+// The chains to which those of draws lead where not all could be done: of each side and family.
+const (
+	unrememberedChain = "unremembered"
+	uncountedChain    = "uncounted"
 )
 
 // bothSides are those from which packets come to frontends.
@@ -252,6 +259,7 @@ func serviceRules(stamps Stamps, p *plan.Plan) *ruleset {
 	r.answersHere()
 	r.asks()
 	r.translates(p)
+	r.otherwise()
 	r.asNode(p)
 	return r
 }
@@ -383,14 +391,7 @@ func (d draw) asNodeChain() *nft.Chain {
 // chain returns that of a draw.
 func (d draw) chain() *nft.Chain {
 	c := &nft.Chain{}
-	to := func(address uint32) []expr.Any {
-		family := uint32(unix.NFPROTO_IPV6)
-		if d.is4 {
-			family = unix.NFPROTO_IPV4
-		}
-		return []expr.Any{&expr.NAT{Type: expr.NATTypeDestNAT, Family: family, RegAddrMin: address, RegProtoMin: address + words4(d.is4)}}
-	}
-	translate := func(address uint32) []expr.Any { return append(setServed(), to(address)...) }
+	given := append(setServed(), translate(d.is4)...)
 	if d.guarded {
 		c.Add("it is for others, as they will be told", isForOthers(d.side, d.is4), nft.Decide(nft.Accept))
 	}
@@ -409,42 +410,69 @@ func (d draw) chain() *nft.Chain {
 		had = slices.Concat(of, blankBackend(d.is4), []expr.Any{
 			&expr.Lookup{SourceRegister: registerClient(d.is4), SetName: clientsPrefix + suffix(d.is4), DestRegister: registerSetEnd, IsDestRegSet: true},
 		}, nft.InSetOf(registerSet, servesPrefix+suffix(d.is4)))
-		c.Add("the backend that it had", had, countGiven(d.side, d.is4), translate(registerBehind))
-		c.Add("and nothing more can be counted", had, translate(registerBehind))
+		c.Add("the backend that it had", had, countGiven(d.side, d.is4), given)
+		c.Add("and nothing more can be counted", had, given)
 		const deletes = 2 // NFT_DYNSET_OP_DELETE
 		c.Add("which is none any more", of, anything, memory(deletes))
 	}
-	// backend gives the backend of the slot whose number which loads. Where nobody more can be remembered, nothing more
-	// counted, or where there is no such slot, the rule ends before its last piece.
-	backend := func(comment string, remembers, counts bool, which, give []expr.Any) {
-		rule := slices.Concat(theFrontend(d.side, d.is4), blankChosen(d.is4), which, []expr.Any{
-			&expr.Lookup{SourceRegister: registerSet, SetName: slotsPrefix + suffix(d.is4), DestRegister: registerBehind, IsDestRegSet: true},
-		})
-		if remembers {
-			rule = slices.Concat(rule, client, memory(unix.NFT_DYNSET_OP_UPDATE))
-		}
-		rule = append(rule, behindSet(d.is4)...)
-		if counts {
-			rule = append(rule, countGiven(d.side, d.is4)...)
-		}
-		c.Add(comment, rule, give)
+	var remember []expr.Any
+	if d.remember > 0 {
+		remember = append(client, memory(unix.NFT_DYNSET_OP_UPDATE)...)
 	}
-	remembers := d.remember > 0
-	draw := append([]expr.Any{&expr.Numgen{Register: registerBehind, Modulus: d.slots, Type: unix.NFT_NG_RANDOM}}, setDrawn(registerBehind)...)
-	first := []expr.Any{&expr.Immediate{Register: registerBehind, Data: make([]byte, 4)}}
-	given := translate(registerBehind)
-	backend("the backend of a slot", remembers, true, draw, to(registerBehind))
-	if remembers {
-		// Or it would be given another than the one that is remembered for it.
-		c.Add("the backend that is remembered, and nothing more can be counted", had, given)
-		backend("there are fewer now", true, true, first, given)
-		backend("nobody more can be remembered", false, true, drawnSlot(), given)
+	drawn := append([]expr.Any{&expr.Numgen{Register: registerBehind, Modulus: d.slots, Type: unix.NFT_NG_RANDOM}}, setDrawn(registerBehind)...)
+	c.Add("the backend of a slot", slotOf(d.side, d.is4, drawn), remember, behindSet(d.is4), countGiven(d.side, d.is4), translate(d.is4))
+	if d.remember == 0 {
+		c.Add("nothing more can be counted", nft.Decide(nft.GoTo(sideOf(uncountedChain, d.side, d.is4))))
+		return c
 	}
-	backend("nothing more can be counted", false, false, drawnSlot(), given)
-	backend("there are fewer now, and nobody is remembered", false, true, first, given)
-	backend("there are fewer now, and nothing more can be counted", false, false, first, given)
-	c.Add("it changes", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
+	// Or it would be given another than the one that is remembered for it.
+	c.Add("the backend that is remembered, and nothing more can be counted", had, given)
+	c.Add("there are fewer now", slotOf(d.side, d.is4, firstSlot()), remember, behindSet(d.is4), countGiven(d.side, d.is4), given)
+	c.Add("nobody more can be remembered", nft.Decide(nft.GoTo(sideOf(unrememberedChain, d.side, d.is4))))
 	return c
+}
+
+// otherwise adds what becomes of a packet where the rules of a draw did not come to their end. It is the same for all
+// draws: each rule that asks a map costs something with each element that comes to that, and with each rule that comes
+// to ask it.
+func (r *ruleset) otherwise() {
+	for _, side := range bothSides {
+		for _, is4 := range interval.Families {
+			given := append(setServed(), translate(is4)...)
+			counted := append(behindSet(is4), countGiven(side, is4)...)
+			uncounted := sideOf(uncountedChain, side, is4)
+			c := r.Chain(sideOf(unrememberedChain, side, is4))
+			c.Add("the backend that was drawn", slotOf(side, is4, drawnSlot()), counted, given)
+			c.Add("nothing more can be counted", nft.Decide(nft.GoTo(uncounted)))
+			c = r.Chain(uncounted)
+			c.Add("the backend that was drawn", slotOf(side, is4, drawnSlot()), behindSet(is4), given)
+			c.Add("there are fewer now", slotOf(side, is4, firstSlot()), counted, given)
+			c.Add("there are fewer now, and nothing more can be counted", slotOf(side, is4, firstSlot()), behindSet(is4), given)
+			c.Add("it changes", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
+		}
+	}
+}
+
+// slotOf loads the backend of a slot, whose number which loads right behind the set, and matches nothing where there
+// is no such slot.
+func slotOf(side plan.Scope, is4 bool, which []expr.Any) []expr.Any {
+	return slices.Concat(theFrontend(side, is4), blankChosen(is4), which, []expr.Any{
+		&expr.Lookup{SourceRegister: registerSet, SetName: slotsPrefix + suffix(is4), DestRegister: registerBehind, IsDestRegSet: true},
+	})
+}
+
+// firstSlot loads the number of a set's first slot.
+func firstSlot() []expr.Any {
+	return []expr.Any{&expr.Immediate{Register: registerBehind, Data: make([]byte, 4)}}
+}
+
+// translate gives a connection the backend right behind the set.
+func translate(is4 bool) []expr.Any {
+	family := uint32(unix.NFPROTO_IPV6)
+	if is4 {
+		family = unix.NFPROTO_IPV4
+	}
+	return []expr.Any{&expr.NAT{Type: expr.NATTypeDestNAT, Family: family, RegAddrMin: registerBehind, RegProtoMin: registerBehind + words4(is4)}}
 }
 
 // frontendOf loads what a packet is sent to.
