@@ -2,7 +2,6 @@ package linux
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/google/nftables"
 
@@ -60,7 +59,7 @@ func (l lists) get(name string, is4 bool) list {
 	made := list{ranges: interval.FlattenFamily(prefixes, is4)}
 	text := []byte(name + "\x00")
 	for _, r := range made.ranges {
-		text = slices.Concat(text, r.First.AsSlice(), r.Last.AsSlice())
+		text = append(append(text, r.First.AsSlice()...), r.Last.AsSlice()...)
 	}
 	made.digest = digestOfName(string(text))
 	l.made[of] = made
