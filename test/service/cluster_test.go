@@ -39,7 +39,7 @@ func TestCluster(t *testing.T) {
 			}
 			p, want := arrive(w, p)
 			x := plan.Explain(plans, flow)
-			if got := said(p, x); !agree(want, got) {
+			if got := said(p, x); !agree(leftOpen(want, x), leftOpen(got, x)) {
 				t.Fatalf("%s\n%+v\nthe oracle: %+v\nit is:      %+v\n%s%s", flow, p, want, got, x, format(w))
 			}
 			answers.add(p, want)
@@ -146,6 +146,27 @@ func isMasqueraded(p oracle.Packet, steps []plan.Step) bool {
 		}
 	}
 	return p.Sender == oracle.NodeItself
+}
+
+// leftOpen returns an answer that says of no backend that the node's address would become the source, where an
+// explanation has it dropped before that would be.
+func leftOpen(a oracle.Answer, x plan.Explanation) oracle.Answer {
+	a.Backends = slices.Clone(a.Backends)
+	for i := range a.Backends {
+		steps := x.Steps
+		if len(x.Backends) > 0 {
+			steps = nil
+			for _, c := range x.Backends {
+				if c.Backend == a.Backends[i].AddrPort {
+					steps = c.Steps
+				}
+			}
+		}
+		if slices.ContainsFunc(steps, isForNobody) {
+			a.Backends[i].Masqueraded = false
+		}
+	}
+	return a
 }
 
 // agree reports whether two answers are the same, but for affinity, of which an
