@@ -71,7 +71,7 @@ func (c *Compiler) Astray(nodes map[netip.Addr]string) (all []Problem) {
 		if len(some)+more > 1 {
 			what, are = "endpoints ", " are where Services are reached, the first of them Service "+first
 		}
-		all = append(all, Problem{s.of, api.EndpointSlice, s.key, fmt.Sprintf("%s%s%s, which hands on nothing that comes by another Service: name what is behind it", what, printable.Few(some, more), are)})
+		all = append(all, Problem{Service: s.of, Kind: api.EndpointSlice, Key: s.key, Message: fmt.Sprintf("%s%s%s, which hands on nothing that comes by another Service: name what is behind it", what, printable.Few(some, more), are)})
 	}
 	return all
 }

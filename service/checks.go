@@ -92,7 +92,7 @@ func (c *Checker) Checks(objects registry.Objects, node string) (checks []Check,
 	ready := make(map[registry.Key][2]map[string]bool, len(all)) // by family
 	for _, s := range all {
 		if s.port == NodeCheckPort || s.port == LocalCheckPort {
-			problems = append(problems, Problem{s.key, api.Service, s.key, fmt.Sprintf("spec.healthCheckNodePort: at %d nodes say whether they serve Services at all: choose another", s.port)})
+			problems = append(problems, Problem{Service: s.key, Kind: api.Service, Key: s.key, Message: fmt.Sprintf("spec.healthCheckNodePort: at %d nodes say whether they serve Services at all: choose another", s.port)})
 			continue
 		}
 		if c.Grants {
@@ -102,7 +102,7 @@ func (c *Checker) Checks(objects registry.Objects, node string) (checks []Check,
 			}
 		}
 		if n := len(checks); n > 0 && checks[n-1].Port == s.port {
-			problems = append(problems, Problem{s.key, api.Service, s.key, fmt.Sprintf("spec.healthCheckNodePort: %d is Service %s's: choose another", s.port, checks[n-1].Service)})
+			problems = append(problems, Problem{Service: s.key, Kind: api.Service, Key: s.key, Message: fmt.Sprintf("spec.healthCheckNodePort: %d is Service %s's: choose another", s.port, checks[n-1].Service)})
 			continue
 		}
 		checks = append(checks, Check{Port: s.port, Service: s.key, NodePorts: s.nodePorts})

@@ -276,7 +276,8 @@ type slice struct {
 	// ports are in the order of their names.
 	ports     []slicePort
 	endpoints []member
-	problems  []string
+	// refused are the addresses that are no endpoint's, in order, each once.
+	refused []string
 }
 
 // slicePort is a port of all endpoints of a slice.
@@ -359,9 +360,7 @@ func readSlice(o registry.Object, before *slice) *slice {
 		s.endpoints = append(s.endpoints, m)
 	}
 	slices.Sort(refused)
-	for _, text := range slices.Compact(refused) {
-		s.problems = append(s.problems, fmt.Sprintf("endpoint %q is not the address of one machine that others reach, and gets nothing: take it out", text))
-	}
+	s.refused = slices.Compact(refused)
 	return s
 }
 

@@ -49,6 +49,8 @@ type Problem struct {
 	Service registry.Key
 	Kind    *registry.Kind
 	Key     registry.Key
+	// Endpoint is the address, as the EndpointSlice Key has it, that is to blame; empty where it is none.
+	Endpoint string
 	// Message names the value and says what to do.
 	Message string
 }
@@ -249,7 +251,7 @@ func (c *Compiler) replace(key registry.Key, room, removals *int) (whole bool) {
 	delete(c.troubled, key)
 	if found {
 		c.compiled[key] = now
-		if len(now.problems) > 0 || slices.ContainsFunc(behind, func(s *slice) bool { return len(s.problems) > 0 }) {
+		if len(now.problems) > 0 || slices.ContainsFunc(behind, func(s *slice) bool { return len(s.refused) > 0 }) {
 			c.troubled[key] = true
 		}
 	}
@@ -328,7 +330,7 @@ func (c *Compiler) Problems() (all []Problem) {
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(about), registry.Key.Compare) {
 		for _, text := range c.compiled[key].problems {
-			all = append(all, Problem{key, api.Service, key, text})
+			all = append(all, Problem{Service: key, Kind: api.Service, Key: key, Message: text})
 		}
 		of := lost[key]
 		for i, one := range of.first[:min(of.many, maxLost)] {
@@ -336,11 +338,12 @@ func (c *Compiler) Problems() (all []Problem) {
 			if more := of.many - i; i == maxLost-1 && more > 1 {
 				text = fmt.Sprintf("%d more of its addresses and ports are others': choose other addresses or ports", more)
 			}
-			all = append(all, Problem{key, api.Service, key, text})
+			all = append(all, Problem{Service: key, Kind: api.Service, Key: key, Message: text})
 		}
 		for _, b := range c.behind(key) {
-			for _, text := range b.problems {
-				all = append(all, Problem{key, api.EndpointSlice, b.key, text})
+			for _, address := range b.refused {
+				all = append(all, Problem{Service: key, Kind: api.EndpointSlice, Key: b.key, Endpoint: address,
+					Message: fmt.Sprintf("endpoint %q is not the address of one machine that others reach, and gets nothing: take it out", address)})
 			}
 		}
 	}

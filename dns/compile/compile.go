@@ -135,7 +135,7 @@ func (c *Compiler) compile(key records.Key) *records.Service {
 	if n == nil {
 		return nil
 	}
-	if len(n.problems) > 0 || slices.ContainsFunc(behind, func(s *slice) bool { return len(s.problems) > 0 }) {
+	if len(n.problems) > 0 || slices.ContainsFunc(behind, func(s *slice) bool { return len(s.hostnames)+len(s.refused) > 0 }) {
 		c.troubled[key] = true
 	}
 	if !n.exists {
@@ -202,8 +202,13 @@ func (c *Compiler) Problems() (all []service.Problem) {
 			tell(fmt.Sprintf("the Services of namespace %s have more than %d endpoints together, each counted once for each of its ports, and this one's names have none, as headless and older Services have them: delete Services there, or have it in another namespace", k.Namespace, budget))
 		}
 		for _, s := range c.behind(k) {
-			for _, text := range s.problems {
-				all = append(all, service.Problem{Service: key, Kind: api.EndpointSlice, Key: s.key, Message: text})
+			for _, address := range s.refused {
+				all = append(all, service.Problem{Service: key, Kind: api.EndpointSlice, Key: s.key, Endpoint: address,
+					Message: fmt.Sprintf("endpoint %q is not the address of one machine that others reach, and has no name: take it out", address)})
+			}
+			for _, hostname := range s.hostnames {
+				all = append(all, service.Problem{Service: key, Kind: api.EndpointSlice, Key: s.key,
+					Message: fmt.Sprintf("hostname %q is not a label of a name (RFC 1123), and is no name: take it out", hostname)})
 			}
 		}
 	}

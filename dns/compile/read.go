@@ -87,7 +87,8 @@ type slice struct {
 	of records.Key
 	// endpoints are in order, each once. All have the same ports.
 	endpoints []records.Endpoint
-	problems  []string
+	// hostnames and refused are the host names and the addresses that name nothing, in order, each once.
+	hostnames, refused []string
 }
 
 // size is how many endpoints the slice has, counted once for each port.
@@ -107,7 +108,7 @@ func readSlice(o registry.Object, before *slice) *slice {
 	}
 	s := &slice{key: registry.KeyOf(es), of: records.Key{Namespace: es.Namespace, Name: name}}
 	ports := portsOf(es)
-	refused := make(map[string]bool)
+	hostnames, refused := make(map[string]bool), make(map[string]bool)
 	for _, e := range es.Endpoints {
 		if e.Conditions.Ready != nil && !*e.Conditions.Ready {
 			continue
@@ -116,13 +117,13 @@ func readSlice(o registry.Object, before *slice) *slice {
 		if e.Hostname != nil && *e.Hostname != "" {
 			if hostname = *e.Hostname; !isLabel(hostname) {
 				hostname = "" // it still has the name that its address gives it
-				refused[fmt.Sprintf("hostname %q is not a label of a name (RFC 1123), and is no name: take it out", *e.Hostname)] = true
+				hostnames[*e.Hostname] = true
 			}
 		}
 		for _, text := range e.Addresses {
 			a, ok := addressOf(text)
 			if !ok {
-				refused[fmt.Sprintf("endpoint %q is not the address of one machine that others reach, and has no name: take it out", text)] = true
+				refused[text] = true
 				continue
 			}
 			s.endpoints = append(s.endpoints, records.Endpoint{Address: a, Hostname: hostname, Ports: ports})
@@ -131,8 +132,8 @@ func readSlice(o registry.Object, before *slice) *slice {
 	slices.SortFunc(s.endpoints, compareEndpoints)
 	// What was made room for and not needed would be kept as long as the slice.
 	s.endpoints = slices.Clone(slices.CompactFunc(s.endpoints, func(a, b records.Endpoint) bool { return compareEndpoints(a, b) == 0 }))
-	s.problems = slices.Sorted(maps.Keys(refused))
-	if before != nil && before.of == s.of && equalEndpoints(before.endpoints, s.endpoints) && slices.Equal(before.problems, s.problems) {
+	s.hostnames, s.refused = slices.Sorted(maps.Keys(hostnames)), slices.Sorted(maps.Keys(refused))
+	if before != nil && before.of == s.of && equalEndpoints(before.endpoints, s.endpoints) && slices.Equal(before.hostnames, s.hostnames) && slices.Equal(before.refused, s.refused) {
 		return before
 	}
 	return s

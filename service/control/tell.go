@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,16 +43,20 @@ type teller struct {
 func (t *teller) decide(objects registry.Objects) (say []saying) {
 	wrong := make(map[registry.Key][]string)
 	// What is wrong with an endpoint is told once, though nodes can neither send to it nor give it a name.
-	told := make(map[[2]string]bool)
+	type endpoint struct {
+		slice   registry.Key
+		address string
+	}
+	told := make(map[endpoint]bool)
 	add := func(problems []service.Problem) {
 		for _, p := range problems {
 			text := p.Message
 			if p.Kind == api.EndpointSlice {
-				what, _, _ := strings.Cut(text, ", and ")
-				if told[[2]string{p.Key.String(), what}] {
+				is := endpoint{p.Key, p.Endpoint}
+				if told[is] {
 					continue
 				}
-				told[[2]string{p.Key.String(), what}] = true
+				told[is] = p.Endpoint != ""
 				text = fmt.Sprintf("EndpointSlice %s: %s", p.Key.Name, text)
 			}
 			wrong[p.Service] = append(wrong[p.Service], text)
