@@ -79,20 +79,26 @@ func (r *ruleset) answersHere() {
 		&expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 7, Len: 1}, // RFC 8200, section 3
 	}
 	fromNode := nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(nft.InterfaceKey("lo")))
+	// One of a packet's two ports, at which the node answers nothing.
+	const sourcePort, destinationPort = 0, 2
+	otherPort := func(offset uint32) []expr.Any {
+		return append([]expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2}}, nft.NotInSetOf(1, herePortsSet)...)
+	}
 
 	r.Set(askingSet, nft.Set{Key: nftables.TypeIFName, Timeout: true, Dynamic: true})
 	c := hook("here-arriving", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, before)
 	// This is asked of every packet, of which most are sent to other ports, so that this comes first.
 	r.Set(herePortsSet, nft.Set{Key: nftables.TypeInetService})
 	c.Add("what others than endpoints send", nft.MetaNotEqual(expr.MetaKeyIIFGROUP, nft.HostEndian(r.stamps.Group)), nft.Decide(nft.Accept))
-	c.Add("to a port at which the node answers nothing", []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}}, nft.NotInSetOf(1, herePortsSet), nft.Decide(nft.Accept))
+	c.Add("to a port at which the node answers nothing", otherPort(destinationPort), nft.Decide(nft.Accept))
 	for _, is4 := range interval.Families {
 		c.Add("all else that endpoints send", nft.IsFamily(is4), nft.Decide(nft.GoTo(hereChain+suffix(is4))))
 	}
 	// A route is found before this, and an IPv6 socket that is connected keeps the one that it has
 	// found. A chain of this type has another one looked for where the packet's header changes.
 	c = hook("here-leaving", nftables.ChainTypeRoute, nftables.ChainHookOutput, before)
+	// All else of this costs the node's own connections three look-ups a packet.
+	c.Add("TCP between ports at which the node answers nothing", nft.IsProtocol(unix.IPPROTO_TCP), otherPort(sourcePort), otherPort(destinationPort), nft.Decide(nft.Accept))
 	for _, is4 := range interval.Families {
 		c.Add("answers", nft.IsFamily(is4), nft.Address(is4, true), nft.InSet(hereOnlyPrefix+suffix(is4)), []expr.Any{&expr.Notrack{}}, nft.Decide(nft.Accept))
 		c.Add("answers from an address of the node's own", nft.IsFamily(is4), frontendFrom(is4), nft.InSetOf(registerFrontend, herePrefix+suffix(is4)), []expr.Any{&expr.Notrack{}}, nft.Decide(nft.Accept))
