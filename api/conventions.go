@@ -50,8 +50,11 @@ func CanHaveAgent(n *corev1.Node) bool {
 	return system == "" || system == "linux"
 }
 
+// NodeLeasePrefix begins the names of the leases of nodes.
+const NodeLeasePrefix = "node/"
+
 // NodeLease is the name of the lease that a node's agent holds while it lives.
-func NodeLease(node string) string { return "node/" + node }
+func NodeLease(node string) string { return NodeLeasePrefix + node }
 
 // RivalLease is the name of the lease that another agent holds which waits for
 // the name of a node that has an agent.

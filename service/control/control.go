@@ -16,7 +16,7 @@
 // of the two one finds it changed.
 //
 // Start reading at decide; grants.go has what Services get, slices.go their EndpointSlices,
-// and tell.go what is said of them.
+// nodes.go whose pods are ready no more as their node is dead, and tell.go what is said of Services.
 package control
 
 import (
@@ -107,6 +107,15 @@ func Run(ctx context.Context, r registry.Registry, log *slog.Logger, metrics pro
 	}
 	if serves {
 		keep("addresses and endpoints", pause, func(objects registry.Objects) []call { return decide(objects).calls() })
+		g.Go(func() error {
+			if err := cache.WaitSynced(ctx); err != nil {
+				return err
+			}
+			var w watch
+			return retry.Loop{Backoff: backoff, Told: failed(log, "which nodes live")}.Run(ctx, func(ctx context.Context) (time.Duration, error) {
+				return watchPause, w.look(ctx, r, cache.Snapshot())
+			})
+		})
 	}
 	keep("addresses of pools", pause, pools.Calls)
 	t, show := teller{compiler: service.Compiler{Grants: serves}, checker: service.Checker{Grants: serves}}, shows(metrics)
@@ -215,10 +224,7 @@ func (d *decision) slices(objects registry.Objects, services []*corev1.Service) 
 	for p := range registry.Each[*corev1.Pod](objects, api.Pod) {
 		pods.add(p)
 	}
-	zones := make(map[string]string)
-	for n := range registry.Each[*corev1.Node](objects, api.Node) {
-		zones[n.Name] = n.Labels[corev1.LabelTopologyZone]
-	}
+	nodes := places(objects)
 	before := make(map[registry.Key][]*discoveryv1.EndpointSlice)
 	there := make(map[registry.Key]bool)
 	for s := range registry.Each[*discoveryv1.EndpointSlice](objects, api.EndpointSlice) {
@@ -234,7 +240,7 @@ func (d *decision) slices(objects registry.Objects, services []*corev1.Service) 
 			old[s.Name] = s
 		}
 		taken := func(name string) bool { return there[registry.Key{Namespace: svc.Namespace, Name: name}] }
-		wanted, problem := slicesOf(svc, pods.selectedBy(svc), zones, before[key], taken)
+		wanted, problem := slicesOf(svc, pods.selectedBy(svc), nodes, before[key], taken)
 		if problem != "" {
 			wrong[key] = problem
 		}

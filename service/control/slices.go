@@ -27,10 +27,10 @@ const ManagedBy = "weft.network"
 const maxEndpoints = 100
 
 // slicesOf returns the EndpointSlices that a Service is to have, of those pods that it
-// selects, where it has those in before already, all that are made here. zones are the zones
-// of nodes. An endpoint stays in its slice, so that few slices change with it. taken
+// selects, where it has those in before already, all that are made here. nodes are those that
+// there are. An endpoint stays in its slice, so that few slices change with it. taken
 // reports whether a name is another slice's.
-func slicesOf(svc *corev1.Service, pods []*corev1.Pod, zones map[string]string, before []*discoveryv1.EndpointSlice, taken func(name string) bool) (all []*discoveryv1.EndpointSlice, problem string) {
+func slicesOf(svc *corev1.Service, pods []*corev1.Pod, nodes map[string]place, before []*discoveryv1.EndpointSlice, taken func(name string) bool) (all []*discoveryv1.EndpointSlice, problem string) {
 	if len(svc.Spec.Selector) == 0 || svc.Spec.Type == corev1.ServiceTypeExternalName || hasTooManyPorts(svc) {
 		return nil, ""
 	}
@@ -51,7 +51,7 @@ func slicesOf(svc *corev1.Service, pods []*corev1.Pod, zones map[string]string, 
 				groups[key] = &group{groupKey: key, wanted: make(map[string]discoveryv1.Endpoint)}
 			}
 			// Pods with the address of their node share it.
-			wanted, now := groups[key].wanted, endpointOf(svc, pod, address, zones)
+			wanted, now := groups[key].wanted, endpointOf(svc, pod, address, nodes)
 			if other, shared := wanted[address]; !shared || isBetter(now, other) {
 				wanted[address] = now
 			}
@@ -276,8 +276,8 @@ func or[T any](p *T) (v T) {
 	return v
 }
 
-func endpointOf(svc *corev1.Service, pod *corev1.Pod, address string, zones map[string]string) discoveryv1.Endpoint {
-	ready, terminating := isReady(pod), pod.DeletionTimestamp != nil
+func endpointOf(svc *corev1.Service, pod *corev1.Pod, address string, nodes map[string]place) discoveryv1.Endpoint {
+	ready, terminating := isReady(pod) && !isGone(pod, nodes), pod.DeletionTimestamp != nil
 	serving, shown := ready, ready && !terminating || svc.Spec.PublishNotReadyAddresses
 	e := discoveryv1.Endpoint{Addresses: []string{address},
 		Conditions: discoveryv1.EndpointConditions{Ready: &shown, Serving: &serving, Terminating: &terminating},
@@ -285,7 +285,7 @@ func endpointOf(svc *corev1.Service, pod *corev1.Pod, address string, zones map[
 	}
 	if node := pod.Spec.NodeName; node != "" {
 		e.NodeName = &node
-		if zone := zones[node]; zone != "" {
+		if zone := nodes[node].zone; zone != "" {
 			e.Zone = &zone
 		}
 	}
