@@ -159,7 +159,8 @@ func (s *ports) put(endpoints []Endpoint) {
 	for key, has := range s.holders {
 		e := endpoints[has.endpoint]
 		port := e.Ports[has.port]
-		set := fmt.Sprintf("%s/hostport:%d-%s", e.Interface, port.Container, port.Protocol)
+		// Sets of Services begin with a namespace, which has no colon.
+		set := fmt.Sprintf("hostport:%s/%d-%s", e.Interface, port.Container, port.Protocol)
 		origin := "Pod " + e.Name()
 		s.clear(key, e)
 		if key.Address.IsLoopback() {

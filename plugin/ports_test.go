@@ -51,78 +51,78 @@ func TestPutPorts(t *testing.T) {
 		"none": {a: []Port{}},
 		"at all addresses": {
 			a: []Port{at("", plan.TCP, 80, 8080)},
-			changed: `+service default 127.0.0.1 tcp 80 from inside to weft1/hostport:8080-tcp # Pod default/a
-+service default 172.30.0.2 tcp 80 to weft1/hostport:8080-tcp # Pod default/a
-+service default fd01::2 tcp 80 to weft1/hostport:8080-tcp # Pod default/a
-+backend default weft1/hostport:8080-tcp 10.1.1.2:8080@node1 # Pod default/a
-+backend default weft1/hostport:8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
+			changed: `+service default 127.0.0.1 tcp 80 from inside to hostport:weft1/8080-tcp # Pod default/a
++service default 172.30.0.2 tcp 80 to hostport:weft1/8080-tcp # Pod default/a
++service default fd01::2 tcp 80 to hostport:weft1/8080-tcp # Pod default/a
++backend default hostport:weft1/8080-tcp 10.1.1.2:8080@node1 # Pod default/a
++backend default hostport:weft1/8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
 `},
 		"a pod without an address of a family": {
 			c: []Port{at("", plan.UDP, 53, 53), at("fd01::2", plan.UDP, 54, 53)},
-			changed: `+service default 127.0.0.1 udp 53 from inside to weft3/hostport:53-udp # Pod default/c
-+service default 172.30.0.2 udp 53 to weft3/hostport:53-udp # Pod default/c
-+backend default weft3/hostport:53-udp 10.1.1.4:53@node1 # Pod default/c
+			changed: `+service default 127.0.0.1 udp 53 from inside to hostport:weft3/53-udp # Pod default/c
++service default 172.30.0.2 udp 53 to hostport:weft3/53-udp # Pod default/c
++backend default hostport:weft3/53-udp 10.1.1.4:53@node1 # Pod default/c
 `,
 			said: []string{"Pod default/c: hostPort [fd01::2]:54/UDP: the pod has no address of that family: give hostIP of the other"}},
 		"one port at two addresses, of two pods": {
 			a: []Port{at("172.30.0.2", plan.TCP, 80, 8080)},
 			b: []Port{at("127.0.0.1", plan.TCP, 80, 8080)},
-			changed: `+service default 127.0.0.1 tcp 80 from inside to weft2/hostport:8080-tcp # Pod default/b
-+service default 172.30.0.2 tcp 80 to weft1/hostport:8080-tcp # Pod default/a
-+backend default weft1/hostport:8080-tcp 10.1.1.2:8080@node1 # Pod default/a
-+backend default weft1/hostport:8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
-+backend default weft2/hostport:8080-tcp 10.1.1.3:8080@node1 # Pod default/b
-+backend default weft2/hostport:8080-tcp [fd00:1::3]:8080@node1 # Pod default/b
+			changed: `+service default 127.0.0.1 tcp 80 from inside to hostport:weft2/8080-tcp # Pod default/b
++service default 172.30.0.2 tcp 80 to hostport:weft1/8080-tcp # Pod default/a
++backend default hostport:weft1/8080-tcp 10.1.1.2:8080@node1 # Pod default/a
++backend default hostport:weft1/8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
++backend default hostport:weft2/8080-tcp 10.1.1.3:8080@node1 # Pod default/b
++backend default hostport:weft2/8080-tcp [fd00:1::3]:8080@node1 # Pod default/b
 `},
 		"twice by one pod": {
 			c: []Port{at("172.30.0.2", plan.TCP, 80, 8080), at("172.30.0.2", plan.TCP, 80, 8080), at("172.30.0.2", plan.TCP, 80, 8081)},
-			changed: `+service default 172.30.0.2 tcp 80 to weft3/hostport:8080-tcp # Pod default/c
-+backend default weft3/hostport:8080-tcp 10.1.1.4:8080@node1 # Pod default/c
+			changed: `+service default 172.30.0.2 tcp 80 to hostport:weft3/8080-tcp # Pod default/c
++backend default hostport:weft3/8080-tcp 10.1.1.4:8080@node1 # Pod default/c
 `},
 		"of another interface of the node": {
 			c: []Port{at("172.31.0.2", plan.SCTP, 80, 8080)},
-			changed: `+service default 172.31.0.2 sctp 80 to weft3/hostport:8080-sctp # Pod default/c
-+backend default weft3/hostport:8080-sctp 10.1.1.4:8080@node1 # Pod default/c
+			changed: `+service default 172.31.0.2 sctp 80 to hostport:weft3/8080-sctp # Pod default/c
++backend default hostport:weft3/8080-sctp 10.1.1.4:8080@node1 # Pod default/c
 `},
 		"the same port, of two pods": {
 			a: []Port{at("172.30.0.2", plan.TCP, 80, 8080)},
 			b: []Port{at("172.30.0.2", plan.TCP, 80, 80)},
-			changed: `+service default 172.30.0.2 tcp 80 to weft2/hostport:80-tcp # Pod default/b
-+backend default weft2/hostport:80-tcp 10.1.1.3:80@node1 # Pod default/b
-+backend default weft2/hostport:80-tcp [fd00:1::3]:80@node1 # Pod default/b
+			changed: `+service default 172.30.0.2 tcp 80 to hostport:weft2/80-tcp # Pod default/b
++backend default hostport:weft2/80-tcp 10.1.1.3:80@node1 # Pod default/b
++backend default hostport:weft2/80-tcp [fd00:1::3]:80@node1 # Pod default/b
 `,
 			said: []string{"Pod default/a: hostPort 172.30.0.2:80/TCP at 172.30.0.2: pod default/b has it, which came later: delete one of them"}},
 		"of one family's addresses": {
 			a: []Port{at("::", plan.TCP, 80, 8080)},
 			b: []Port{at("0.0.0.0", plan.TCP, 80, 8080)},
-			changed: `+service default 127.0.0.1 tcp 80 from inside to weft2/hostport:8080-tcp # Pod default/b
-+service default 172.30.0.2 tcp 80 to weft2/hostport:8080-tcp # Pod default/b
-+service default fd01::2 tcp 80 to weft1/hostport:8080-tcp # Pod default/a
-+backend default weft1/hostport:8080-tcp 10.1.1.2:8080@node1 # Pod default/a
-+backend default weft1/hostport:8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
-+backend default weft2/hostport:8080-tcp 10.1.1.3:8080@node1 # Pod default/b
-+backend default weft2/hostport:8080-tcp [fd00:1::3]:8080@node1 # Pod default/b
+			changed: `+service default 127.0.0.1 tcp 80 from inside to hostport:weft2/8080-tcp # Pod default/b
++service default 172.30.0.2 tcp 80 to hostport:weft2/8080-tcp # Pod default/b
++service default fd01::2 tcp 80 to hostport:weft1/8080-tcp # Pod default/a
++backend default hostport:weft1/8080-tcp 10.1.1.2:8080@node1 # Pod default/a
++backend default hostport:weft1/8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
++backend default hostport:weft2/8080-tcp 10.1.1.3:8080@node1 # Pod default/b
++backend default hostport:weft2/8080-tcp [fd00:1::3]:8080@node1 # Pod default/b
 `},
 		"what a scheduler lets two pods have": {
 			a: []Port{at("fd01::2", plan.TCP, 80, 8080), at("::", plan.TCP, 81, 8080)},
 			b: []Port{at("::", plan.TCP, 80, 8080), at("fd01::2", plan.TCP, 81, 8080)},
-			changed: `+service default fd01::2 tcp 80 to weft1/hostport:8080-tcp # Pod default/a
-+service default fd01::2 tcp 81 to weft1/hostport:8080-tcp # Pod default/a
-+backend default weft1/hostport:8080-tcp 10.1.1.2:8080@node1 # Pod default/a
-+backend default weft1/hostport:8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
+			changed: `+service default fd01::2 tcp 80 to hostport:weft1/8080-tcp # Pod default/a
++service default fd01::2 tcp 81 to hostport:weft1/8080-tcp # Pod default/a
++backend default hostport:weft1/8080-tcp 10.1.1.2:8080@node1 # Pod default/a
++backend default hostport:weft1/8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
 `,
 			said: []string{"Pod default/b: hostPort [::]:80/TCP at fd01::2: pod default/a has it, which came earlier: delete one of them, " +
 				"[fd01::2]:81/TCP at fd01::2: pod default/a has it, which came earlier: delete one of them"}},
 		"what it does not": {
 			a: []Port{at("", plan.TCP, 80, 8080)},
 			b: []Port{at("172.30.0.2", plan.TCP, 80, 8080)},
-			changed: `+service default 127.0.0.1 tcp 80 from inside to weft1/hostport:8080-tcp # Pod default/a
-+service default 172.30.0.2 tcp 80 to weft2/hostport:8080-tcp # Pod default/b
-+service default fd01::2 tcp 80 to weft1/hostport:8080-tcp # Pod default/a
-+backend default weft1/hostport:8080-tcp 10.1.1.2:8080@node1 # Pod default/a
-+backend default weft1/hostport:8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
-+backend default weft2/hostport:8080-tcp 10.1.1.3:8080@node1 # Pod default/b
-+backend default weft2/hostport:8080-tcp [fd00:1::3]:8080@node1 # Pod default/b
+			changed: `+service default 127.0.0.1 tcp 80 from inside to hostport:weft1/8080-tcp # Pod default/a
++service default 172.30.0.2 tcp 80 to hostport:weft2/8080-tcp # Pod default/b
++service default fd01::2 tcp 80 to hostport:weft1/8080-tcp # Pod default/a
++backend default hostport:weft1/8080-tcp 10.1.1.2:8080@node1 # Pod default/a
++backend default hostport:weft1/8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
++backend default hostport:weft2/8080-tcp 10.1.1.3:8080@node1 # Pod default/b
++backend default hostport:weft2/8080-tcp [fd00:1::3]:8080@node1 # Pod default/b
 `,
 			said: []string{"Pod default/a: hostPort 80/TCP at 172.30.0.2: pod default/b has it, which came later: delete one of them"}},
 		"what Services have": {
@@ -130,22 +130,22 @@ func TestPutPorts(t *testing.T) {
 			changed: `-service default 172.30.0.2 tcp 30080 to default/web masquerade endpoints,strangers # Service default/web
 -service default 172.30.0.2 tcp 30081 from inside to default/web # Service default/web
 -service default 172.30.0.2 tcp 30081 from outside to default/web/local # Service default/web
-+service default 127.0.0.1 tcp 30080 from inside to weft3/hostport:80-tcp # Pod default/c
-+service default 127.0.0.1 tcp 30081 from inside to weft3/hostport:80-tcp # Pod default/c
-+service default 172.30.0.2 tcp 30080 to weft3/hostport:80-tcp # Pod default/c
-+service default 172.30.0.2 tcp 30081 to weft3/hostport:80-tcp # Pod default/c
-+backend default weft3/hostport:80-tcp 10.1.1.4:80@node1 # Pod default/c
++service default 127.0.0.1 tcp 30080 from inside to hostport:weft3/80-tcp # Pod default/c
++service default 127.0.0.1 tcp 30081 from inside to hostport:weft3/80-tcp # Pod default/c
++service default 172.30.0.2 tcp 30080 to hostport:weft3/80-tcp # Pod default/c
++service default 172.30.0.2 tcp 30081 to hostport:weft3/80-tcp # Pod default/c
++backend default hostport:weft3/80-tcp 10.1.1.4:80@node1 # Pod default/c
 `,
 			said: []string{"Service default/web: on node node1 172.30.0.2:30080/TCP is a hostPort of pod default/c, 172.30.0.2:30081/TCP is a hostPort of pod default/c, which is served in its place: give one of them another port"}},
 		"where the API server is": {
 			a: []Port{at("", plan.TCP, 6443, 80), at("172.30.0.2", plan.UDP, 6443, 80)},
 			c: []Port{at("127.0.0.1", plan.TCP, 6443, 80)},
-			changed: `+service default 172.30.0.2 udp 6443 to weft1/hostport:80-udp # Pod default/a
-+service default fd01::2 tcp 6443 to weft1/hostport:80-tcp # Pod default/a
-+backend default weft1/hostport:80-tcp 10.1.1.2:80@node1 # Pod default/a
-+backend default weft1/hostport:80-tcp [fd00:1::2]:80@node1 # Pod default/a
-+backend default weft1/hostport:80-udp 10.1.1.2:80@node1 # Pod default/a
-+backend default weft1/hostport:80-udp [fd00:1::2]:80@node1 # Pod default/a
+			changed: `+service default 172.30.0.2 udp 6443 to hostport:weft1/80-udp # Pod default/a
++service default fd01::2 tcp 6443 to hostport:weft1/80-tcp # Pod default/a
++backend default hostport:weft1/80-tcp 10.1.1.2:80@node1 # Pod default/a
++backend default hostport:weft1/80-tcp [fd00:1::2]:80@node1 # Pod default/a
++backend default hostport:weft1/80-udp 10.1.1.2:80@node1 # Pod default/a
++backend default hostport:weft1/80-udp [fd00:1::2]:80@node1 # Pod default/a
 `,
 			said: []string{"Pod default/a: hostPort 6443/TCP at 172.30.0.2: the API server is there, which nodes must find: choose another port",
 				"Pod default/c: hostPort 127.0.0.1:6443/TCP at 127.0.0.1: the API server is there, which nodes must find: choose another port"}},
