@@ -97,7 +97,7 @@ func (r *ruleset) masquerade(p *plan.Plan) {
 	c := r.Chain("masquerade")
 	for _, is4 := range interval.Families {
 		if source := sourceTowards(p, interval.Everything(is4).Addr()); source.IsValid() && len(p.Local.Tunnels) > 0 {
-			c.Add("the node's address towards tunnels", nft.IsFamily(is4), nft.MetaEqual(expr.MetaKeyOIFNAME, []byte(r.stamps.TunnelPrefix)), nft.SourceNAT(source))
+			c.Add("the node's address towards tunnels", nft.IsFamily(is4), nft.MetaEqual(expr.MetaKeyOIFNAME, []byte(r.stamps.TunnelPrefix)), nft.Masquerade(source))
 		}
 	}
 	c.Add("the node's address becomes the source", []expr.Any{&expr.Masq{FullyRandom: true}})

@@ -626,10 +626,10 @@ func (r *ruleset) asNode(p *plan.Plan) {
 			if !first.IsValid() {
 				first = pool.Gateway
 			}
-			c.Add("to one of "+pool.Prefix.String(), nft.InPrefix(pool.Prefix, false), nft.SourceNAT(pool.Gateway))
+			c.Add("to one of "+pool.Prefix.String(), nft.InPrefix(pool.Prefix, false), nft.Masquerade(pool.Gateway))
 		}
 		if first.IsValid() {
-			c.Add("to any other", nft.SourceNAT(first))
+			c.Add("to any other", nft.Masquerade(first))
 		}
 		c.Add("from no address that they would answer", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
 	}

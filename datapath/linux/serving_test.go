@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
@@ -352,4 +353,31 @@ func processorTime() time.Duration {
 		panic(err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// Of two connections that begin at once, on two processors, the kernel gives both one source port, and loses
+// the later, unless ports are drawn.
+func TestSourcePortsAreDrawn(t *testing.T) {
+	p := mustParse(t, `node node1 addresses 172.30.0.2 reached-at 172.30.0.2
+pool default 10.1.1.0/24 gateway 10.1.1.1
+route default 0.0.0.0/0 gateway
+service default 10.3.0.1 tcp 80 to web masquerade strangers
+backend default web 10.1.1.9:8080
+`)
+	_, r := compileServices(stamps.Default, p, &sources{}, nft.Content{})
+	drawn := 0
+	for name, c := range r.Chains {
+		for _, rule := range c.Rules {
+			for _, e := range rule.Exprs {
+				if n, ok := e.(*expr.NAT); ok && n.Type == expr.NATTypeSourceNAT && strings.HasPrefix(name, "as-node-to-endpoints") {
+					if drawn++; !n.FullyRandom {
+						t.Errorf("chain %s: %s: the source port stays as it is", name, rule.Comment)
+					}
+				}
+			}
+		}
+	}
+	if drawn == 0 {
+		t.Error("nothing makes the node's address the source")
+	}
 }

@@ -26,9 +26,10 @@ const (
 	// settling is how long after a change connections are judged. By then no
 	// packet is on its way that met the rules of before.
 	settling = 50 * time.Millisecond
-	// spacing is the least time from one sweep to the next. Each costs what the
+	// spacing is the least time from the begin of one sweep to that of the next. Each costs what the
 	// kernel's table is large, whatever changed; still no connection may outlive
-	// its permission by a second.
+	// its permission by a second. Where a sweep takes so long that it would follow the last one at once, it rests
+	// for as long as that took: backends leave somewhere all the time.
 	spacing = 700 * time.Millisecond
 	// sweepRetry is how long after an error they are judged again.
 	sweepRetry = time.Second
@@ -95,7 +96,7 @@ func (s *sweeper) close() {
 
 func (s *sweeper) run() {
 	defer close(s.stopped)
-	var last time.Time
+	var rested time.Time // when the next sweep may begin
 	var due <-chan time.Time
 	for {
 		select {
@@ -104,21 +105,32 @@ func (s *sweeper) run() {
 		case <-s.ctx.Done():
 			return
 		}
-		for wait := max(settling, time.Until(last.Add(spacing))); wait > 0; {
+		for wait := max(settling, time.Until(rested)); wait > 0; {
 			select {
 			case <-time.After(wait):
 			case <-s.ctx.Done():
 				return
 			}
-			last, wait, due = time.Now(), 0, nil
+			began := time.Now()
+			wait, due = 0, nil
 			if err := s.in(func() error { return s.sweep(s.plan.Load()) }); err != nil {
 				s.log.Warn("connections that are denied may go on for now", "error", err)
 				wait = sweepRetry
 			} else if !s.next.IsZero() {
 				due = time.After(time.Until(s.next))
 			}
+			rested = nextSweep(began, time.Now())
 		}
 	}
+}
+
+// nextSweep returns when a sweep may follow one that began and ended then.
+func nextSweep(began, ended time.Time) time.Time {
+	next := began.Add(spacing)
+	if over := ended.Add(ended.Sub(began)); over.After(next) {
+		next = over
+	}
+	return next
 }
 
 // condemned is a connection that is to end: as it is denied, or as its backend is none.

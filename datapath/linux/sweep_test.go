@@ -210,3 +210,21 @@ func TestStill(t *testing.T) {
 		}
 	}
 }
+
+// A sweep that takes long is not followed by the next one at once, however much there is to judge.
+func TestSweepsRest(t *testing.T) {
+	began := time.Now()
+	for took, rests := range map[time.Duration]time.Duration{
+		0:                          spacing,
+		spacing / 4:                spacing * 3 / 4,
+		spacing / 2:                spacing / 2,
+		spacing:                    spacing,
+		3 * spacing:                3 * spacing,
+		spacing + time.Millisecond: spacing + time.Millisecond,
+	} {
+		ended := began.Add(took)
+		if got := nextSweep(began, ended).Sub(ended); got != rests {
+			t.Errorf("a sweep that took %v is followed by the next one %v later; expected %v", took, got, rests)
+		}
+	}
+}

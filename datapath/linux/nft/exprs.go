@@ -243,3 +243,11 @@ func SourceNATTo(is4 bool, register uint32) []expr.Any {
 	}
 	return []expr.Any{&expr.NAT{Type: expr.NATTypeSourceNAT, Family: family, RegAddrMin: register}}
 }
+
+// Masquerade is SourceNAT with another source port for each connection, drawn at random. Of two that begin at once with one port
+// the kernel else gives both the same, as long as neither is confirmed, and drops the later one's packet.
+func Masquerade(a netip.Addr) []expr.Any {
+	all := SourceNAT(a)
+	all[len(all)-1].(*expr.NAT).FullyRandom = true
+	return all
+}
