@@ -304,7 +304,7 @@ type Share struct {
 // Dropped is what is counted of packets that are dropped for a reason.
 type Dropped struct {
 	Reason Reason
-	// Interface is the one of the node that the packets came from.
+	// Interface is the one of the node that the packets came from. It is empty for what the node itself sent.
 	Interface string
 }
 
@@ -316,7 +316,7 @@ type Drop struct {
 	// Direction is Outgoing if the egress policy of the endpoint at Interface,
 	// which sent it, denied it; Incoming if it was the ingress policy of the
 	// endpoint at Interface, which was to get it. Where there is a Reason it is
-	// empty, and Interface is the one that the packet came from.
+	// empty, and Interface is the one that the packet came from, or empty where the node itself sent it.
 	Direction plan.Direction
 	Interface string
 	Network   string

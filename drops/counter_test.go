@@ -132,6 +132,7 @@ func TestDroppedIsCounted(t *testing.T) {
 	}
 	web := datapath.Dropped{Reason: datapath.SpoofedSource, Interface: "weft1"}
 	wire := datapath.Dropped{Reason: datapath.ForgedSource, Interface: "eth0"}
+	node := datapath.Dropped{Reason: datapath.NoBackend}
 	var c Counter
 	for i, step := range []struct {
 		now       map[datapath.Dropped]uint64
@@ -150,6 +151,11 @@ func TestDroppedIsCounted(t *testing.T) {
 		if diff := cmp.Diff(want, c.Counts()); diff != "" {
 			t.Errorf("step %d: %s", i, diff)
 		}
+	}
+	c = Counter{}
+	c.AddDropped(map[datapath.Dropped]uint64{node: 1}, p)
+	if diff := cmp.Diff([]Count{{Reason: datapath.NoBackend, Direction: plan.Outgoing, From: "node1 itself", Packets: 1}}, c.Counts()); diff != "" {
+		t.Errorf("of what the node itself sent: %s", diff)
 	}
 }
 

@@ -183,8 +183,13 @@ func knowing(iface string, plans []*plan.Plan) *plan.Plan {
 }
 
 func sender(iface string, p *plan.Plan) (plan.Direction, string) {
-	if p == nil {
+	switch {
+	case p == nil && iface == "":
+		return plan.Outgoing, "the node itself"
+	case p == nil:
 		return plan.Incoming, iface
+	case iface == "":
+		return plan.Outgoing, p.Local.Node + " itself"
 	}
 	if e, ok := p.Endpoints.Get(plan.EndpointKey{Interface: iface}); ok {
 		return plan.Outgoing, cmp.Or(e.Name, iface)

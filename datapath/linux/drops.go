@@ -100,7 +100,7 @@ func (d *DataPlane) Follow(ctx context.Context, f func(datapath.Drop)) error {
 	defer links.Close()
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
-	names := map[int]string{}
+	names := map[int]string{0: ""} // no interface is where the node's own packets come from
 	for {
 		messages, err := conn.Receive()
 		switch {
