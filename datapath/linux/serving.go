@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"iter"
 	"maps"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
@@ -107,22 +108,22 @@ func portWord(port uint16) string {
 
 func atKey(at netip.AddrPort) string { return string(at.Addr().AsSlice()) + portWord(at.Port()) }
 
-// durations are those for which clients are remembered, in seconds. There is a chain for each
-// that is in use, and users write any number of them, so that others are rounded up to one of
-// these.
-var durations = []int{1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 45, 60, 90, 120, 180, 240, 300, 450, 600, 900, 1200, 1800, 2700, 3600, 5400,
-	7200, 10800, 14400, 21600, 28800, 43200, 64800, 86400}
+// usualDurations are those for which clients are remembered to the second, in seconds.
+var usualDurations = []int{60, 90, 120, 180, 240, 300, 450, 600, 900, 1200, 1800, 2700, 3600, 5400, 7200, 10800, 14400, 21600, 28800, 43200, 64800, 86400}
+
+// durationBits is how many bits others have between their first and their last one. There is a chain for each duration that
+// is in use, and users write any number of them: so others are rounded up, by a sixteenth at most.
+const durationBits = 5
 
 // remembered is for how long a frontend's clients are remembered.
 func remembered(s plan.Service) time.Duration {
 	seconds := int((s.Affinity + time.Second - 1) / time.Second)
-	if seconds == 0 {
-		return 0
+	step := 1 << max(bits.Len(uint(seconds))-durationBits, 0)
+	rounded := (seconds + step - 1) / step * step
+	if i, _ := slices.BinarySearch(usualDurations, seconds); i < len(usualDurations) {
+		rounded = min(rounded, usualDurations[i])
 	}
-	if i, _ := slices.BinarySearch(durations, seconds); i < len(durations) {
-		return time.Duration(durations[i]) * time.Second
-	}
-	return maxRemembered
+	return min(time.Duration(rounded)*time.Second, maxRemembered)
 }
 
 // kindOf is what a frontend's element says of it.
