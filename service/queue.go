@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
@@ -199,13 +200,44 @@ func (c *Compiler) costOf(s *service) int {
 	now, before := c.sizes[s.key], c.compiled[s.key]
 	cost := 1 + (now.frontends+now.backends)/perEntry
 	if before == nil {
-		return cost + now.frontends + now.ranges
+		return cost + now.frontends + now.ranges + c.costOfDuration(s.affinity)
 	}
 	cost += (len(before.claims) + len(before.backends)) / perEntry
 	if before.service != s {
-		cost += max(len(before.claims), now.frontends) + now.ranges
+		cost += max(len(before.claims), now.frontends) + now.ranges + c.costOfDuration(s.affinity)
 	}
 	return cost
+}
+
+// perDuration is how large a part of all entries it costs as many more to load, that clients are
+// remembered for a time for which nobody else's are: data planes have rules for each, and kernels look at
+// all that these may lead to when they come.
+const perDuration = 64
+
+// costOfDuration is what it takes to load what remembers clients for some time, if no Service has theirs remembered so yet.
+func (c *Compiler) costOfDuration(d time.Duration) int {
+	if d == 0 || c.durations[d] > 0 {
+		return 0
+	}
+	return 1 + (c.tables.Services.Len()+c.tables.Backends.Len())/perDuration
+}
+
+// remember takes note of that a Service is compiled otherwise, or no more, of those for which clients are
+// remembered.
+func (c *Compiler) remember(before, now *compiled) {
+	count := func(of *compiled, by int) {
+		if of.service == nil || of.affinity == 0 {
+			return
+		}
+		if c.durations == nil {
+			c.durations = make(map[time.Duration]int)
+		}
+		if c.durations[of.affinity] += by; c.durations[of.affinity] == 0 {
+			delete(c.durations, of.affinity)
+		}
+	}
+	count(now, 1)
+	count(before, -1)
 }
 
 // retire takes out what is gone of a Service that waits, and may not be served any more, and leaves

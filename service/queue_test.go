@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/tools/txtar"
 	corev1 "k8s.io/api/core/v1"
@@ -214,6 +215,58 @@ func TestManyServicesWait(t *testing.T) {
 		t.Errorf("an endpoint went, and who rests has %d backends", has)
 	}
 	p.finish()
+}
+
+// For each time for which clients are remembered a data plane has rules of its own, which cost what all Services are large.
+func TestTimesToRememberClientsForWait(t *testing.T) {
+	p := newPaced(t)
+	p.put("shop", "large", 0, 100, 200)
+	p.step()
+	p.finish()
+	const many = 40
+	remember := func(name string, address int, seconds int32) {
+		p.put("evil", name, address, 1, 1)
+		svc := p.world[api.Service][registry.Key{Namespace: "evil", Name: name}].(*corev1.Service)
+		svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		svc.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+	}
+	served := func() map[time.Duration]bool {
+		all := make(map[time.Duration]bool)
+		for _, s := range p.plan.Services.All() {
+			if s.Affinity > 0 {
+				all[s.Affinity] = true
+			}
+		}
+		return all
+	}
+	for i := range many {
+		remember(fmt.Sprint(i), 1+i, int32(100+i))
+	}
+	for before, turn := 0, 0; turn == 0 || len(p.compiler.Waiting()) > 0; turn++ {
+		p.step()
+		if now := len(served()); now > before+8 {
+			t.Errorf("turn %d has %d times that there were not before", turn, now-before)
+		} else {
+			before = now
+		}
+		if len(p.compiler.Waiting()) > 0 {
+			p.compiler.Advance("evil")
+		}
+		if turn > many {
+			t.Fatal("it does not end")
+		}
+	}
+	p.finish()
+	if n := len(served()); n != many {
+		t.Errorf("in the end there are %d times", n)
+	}
+	for i := range many {
+		remember(fmt.Sprint("more", i), 1000+i, 100)
+	}
+	p.step()
+	if waiting := p.compiler.Waiting(); len(waiting) > 0 {
+		t.Errorf("what needs no rules that there are not already waits: %v", waiting)
+	}
 }
 
 // Who waits does not keep what is no longer due to it from others: the Service that has the address now is

@@ -24,6 +24,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -89,6 +90,8 @@ type Compiler struct {
 	// spaces are those namespaces that have Services with ports, and sizes what these may make.
 	spaces map[string]space
 	sizes  map[registry.Key]size
+	// durations are for how many Services clients are remembered for a time.
+	durations map[time.Duration]int
 
 	node     view
 	compiled map[registry.Key]*compiled
@@ -255,6 +258,7 @@ func (c *Compiler) replace(key registry.Key, room, removals *int) (whole bool) {
 			c.troubled[key] = true
 		}
 	}
+	c.remember(before, now)
 	if whole = true; room == nil {
 		c.edits.backends = instead(c.edits.backends, before.backends, made.backends)
 		now.backends = keysOf(made.backends)

@@ -32,10 +32,11 @@ import (
 // number of slots says which chain draws one, as the kernel draws numbers below a constant only. The kind says
 // what that chain does besides: for how long it remembers the client, if at all, and whether it asks first who the
 // client is, as a frontend is guarded. Before it is another chain where the node's address is to become the
-// source, called "as-node-" and the name of the first. So there are two chains for each way in which sets are
-// used: of a number of slots, a duration, guarded or not, a side and a family. They are there for each way that is
-// in use, and always for a few small numbers without a duration: a chain that comes costs a look at all
-// that is in the maps that its rules ask. Three elements of draws lead to each two: one to the chain itself, and two to the
+// source, called "as-node-" and the name of the first. So there are two chains for each number of slots and way in which sets are
+// used: for a duration, guarded or not, from a side and of a family. They are there for each that is
+// in use, and always for a few small numbers without a duration. A chain that comes costs a look at all
+// that is in the maps that its rules ask. So only these usual ones ask any, and the others go on to a chain of the
+// way, "drawn" in its name, which is there for all numbers. Three elements of draws lead to each two: one to the chain itself, and two to the
 // other, for either kind of client that may be masqueraded. What is done where such a chain could not do all
 // is in others, which are the same for all. No element of a large map
 // names a chain: the kernel would follow each whenever one is added.
@@ -175,25 +176,53 @@ func typeBackend(is4 bool) nftables.SetDatatype {
 // together. Who comes when there are as many gets any backend. Only tests set it.
 var maxClients uint32 = 1 << 18
 
+// way is how frontends of a family use sets.
+type way struct {
+	usage
+	is4 bool
+}
+
+// name is that of the chain that gives connections the backend of the slot that was drawn.
+func (w way) name() string {
+	n := "drawn"
+	if w.remember > 0 {
+		n += fmt.Sprintf("-for-%d", w.remember/time.Second)
+	}
+	if w.guarded {
+		n += "-guarded"
+	}
+	return sideOf(n, w.side, w.is4)
+}
+
+// usualWays are those without a duration, whose chains are always there.
+func usualWays() (all []way) {
+	for _, is4 := range interval.Families {
+		for _, side := range bothSides {
+			for _, guarded := range []bool{false, true} {
+				all = append(all, way{usage{side: side, guarded: guarded}, is4})
+			}
+		}
+	}
+	return all
+}
+
 // draw is what a chain draws a slot among.
 type draw struct {
-	usage
-	is4   bool
+	way
 	slots uint32
 }
+
+// isUsual reports whether the chain is one of those that are always there.
+func (d draw) isUsual() bool { return d.remember == 0 && d.slots <= usualSlots }
 
 // usualSlots is up to how many slots there are chains always, for sets that do not remember clients.
 const usualSlots = 3
 
 // usualDraws are those chains.
 func usualDraws() (all []draw) {
-	for _, is4 := range interval.Families {
-		for _, side := range bothSides {
-			for n := range uint32(usualSlots) {
-				for _, guarded := range []bool{false, true} {
-					all = append(all, draw{usage{side: side, guarded: guarded}, is4, n + 1})
-				}
-			}
+	for _, w := range usualWays() {
+		for n := range uint32(usualSlots) {
+			all = append(all, draw{w, n + 1})
 		}
 	}
 	return all
@@ -388,47 +417,67 @@ func (d draw) asNodeChain() *nft.Chain {
 	return c
 }
 
-// chain returns that of a draw.
+// chain returns that of a draw. Of the usual ones it does all, and of the others it says in the label which slot was drawn, and goes
+// on to the chain of all sets that are used so: as it asks no map, it costs little to have it come.
 func (d draw) chain() *nft.Chain {
 	c := &nft.Chain{}
-	given := append(setServed(), translate(d.is4)...)
-	if d.guarded {
-		c.Add("it is for others, as they will be told", isForOthers(d.side, d.is4), nft.Decide(nft.Accept))
+	number := &expr.Numgen{Register: registerBehind, Modulus: d.slots, Type: unix.NFT_NG_RANDOM}
+	if !d.isUsual() {
+		c.Add("a slot", []expr.Any{number}, setDrawn(registerBehind, 0), nft.Decide(nft.GoTo(d.way.name())))
+		return c
 	}
-	client := nft.AddressInto(d.is4, true, registerClient(d.is4))
+	d.way.guard(c)
+	drawn := append([]expr.Any{number}, setDrawn(registerBehind, servedBit)...)
+	c.Add("the backend of a slot", slotOf(d.side, d.is4, drawn), behindSet(d.is4), countGiven(d.side, d.is4), translate(d.is4))
+	c.Add("nothing more can be counted", nft.Decide(nft.GoTo(sideOf(uncountedChain, d.side, d.is4))))
+	return c
+}
+
+// guard adds what leaves alone who is none of those whom a guarded frontend is for.
+func (w way) guard(c *nft.Chain) {
+	if w.guarded {
+		c.Add("it is for others, as they will be told", isForOthers(w.side, w.is4), nft.Decide(nft.Accept))
+	}
+}
+
+// chain returns that of a way, to which a slot has been drawn.
+func (w way) chain() *nft.Chain {
+	c := &nft.Chain{}
+	given := append(setServed(), translate(w.is4)...)
+	w.guard(c)
+	client := nft.AddressInto(w.is4, true, registerClient(w.is4))
 	memory := func(operation uint32) []expr.Any {
-		return []expr.Any{&expr.Dynset{SrcRegKey: registerClient(d.is4), SrcRegData: registerChosen, SetName: clientsPrefix + suffix(d.is4),
-			Operation: operation, Timeout: d.remember}}
+		return []expr.Any{&expr.Dynset{SrcRegKey: registerClient(w.is4), SrcRegData: registerChosen, SetName: clientsPrefix + suffix(w.is4),
+			Operation: operation, Timeout: w.remember}}
 	}
 	var had []expr.Any // matches who has a backend, which is behind the set then
-	if d.remember > 0 {
-		of := slices.Concat(theFrontend(d.side, d.is4), client)
+	if w.remember > 0 {
+		of := slices.Concat(theFrontend(w.side, w.is4), client)
 		// The kernel leaves alone what an element says that is there. It only must be given
 		// something.
-		anything := slices.Concat(blankChosen(d.is4)[:1], nft.AddressInto(d.is4, false, registerChosen+1), nft.PortInto(registerChosen+1+words4(d.is4)))
-		c.Add("a client that comes again", of, nft.InSetOf(registerClient(d.is4), clientsPrefix+suffix(d.is4)), anything, memory(unix.NFT_DYNSET_OP_UPDATE))
-		had = slices.Concat(of, blankBackend(d.is4), []expr.Any{
-			&expr.Lookup{SourceRegister: registerClient(d.is4), SetName: clientsPrefix + suffix(d.is4), DestRegister: registerSetEnd, IsDestRegSet: true},
-		}, nft.InSetOf(registerSet, servesPrefix+suffix(d.is4)))
-		c.Add("the backend that it had", had, countGiven(d.side, d.is4), given)
+		anything := slices.Concat(blankChosen(w.is4)[:1], nft.AddressInto(w.is4, false, registerChosen+1), nft.PortInto(registerChosen+1+words4(w.is4)))
+		c.Add("a client that comes again", of, nft.InSetOf(registerClient(w.is4), clientsPrefix+suffix(w.is4)), anything, memory(unix.NFT_DYNSET_OP_UPDATE))
+		had = slices.Concat(of, blankBackend(w.is4), []expr.Any{
+			&expr.Lookup{SourceRegister: registerClient(w.is4), SetName: clientsPrefix + suffix(w.is4), DestRegister: registerSetEnd, IsDestRegSet: true},
+		}, nft.InSetOf(registerSet, servesPrefix+suffix(w.is4)))
+		c.Add("the backend that it had", had, countGiven(w.side, w.is4), given)
 		c.Add("and nothing more can be counted", had, given)
 		const deletes = 2 // NFT_DYNSET_OP_DELETE
 		c.Add("which is none any more", of, anything, memory(deletes))
 	}
 	var remember []expr.Any
-	if d.remember > 0 {
+	if w.remember > 0 {
 		remember = append(client, memory(unix.NFT_DYNSET_OP_UPDATE)...)
 	}
-	drawn := append([]expr.Any{&expr.Numgen{Register: registerBehind, Modulus: d.slots, Type: unix.NFT_NG_RANDOM}}, setDrawn(registerBehind)...)
-	c.Add("the backend of a slot", slotOf(d.side, d.is4, drawn), remember, behindSet(d.is4), countGiven(d.side, d.is4), translate(d.is4))
-	if d.remember == 0 {
-		c.Add("nothing more can be counted", nft.Decide(nft.GoTo(sideOf(uncountedChain, d.side, d.is4))))
+	c.Add("the backend of the slot", slotOf(w.side, w.is4, drawnSlot()), remember, behindSet(w.is4), countGiven(w.side, w.is4), given)
+	if w.remember == 0 {
+		c.Add("nothing more can be counted", nft.Decide(nft.GoTo(sideOf(uncountedChain, w.side, w.is4))))
 		return c
 	}
 	// Or it would be given another than the one that is remembered for it.
 	c.Add("the backend that is remembered, and nothing more can be counted", had, given)
-	c.Add("there are fewer now", slotOf(d.side, d.is4, firstSlot()), remember, behindSet(d.is4), countGiven(d.side, d.is4), given)
-	c.Add("nobody more can be remembered", nft.Decide(nft.GoTo(sideOf(unrememberedChain, d.side, d.is4))))
+	c.Add("there are fewer now", slotOf(w.side, w.is4, firstSlot()), remember, behindSet(w.is4), countGiven(w.side, w.is4), given)
+	c.Add("nobody more can be remembered", nft.Decide(nft.GoTo(sideOf(unrememberedChain, w.side, w.is4))))
 	return c
 }
 
@@ -570,16 +619,16 @@ func setServed() []expr.Any {
 	}
 }
 
-// setDrawn says, in its label, that a connection has its backend from a Service, and the number of the slot that was
-// drawn for it, which a register holds. So rules behind one that does not come to its end know that: the kernel lets
+// setDrawn says, in the label of a connection, the number of the slot that was
+// drawn for it, which a register holds, and bits beside that. So rules behind one that does not come to its end know that: the kernel lets
 // none read a register that only another one has filled. What the label says already it goes on to say: the kernel adds bits
 // to a label, and takes none away.
-func setDrawn(register uint32) []expr.Any {
+func setDrawn(register uint32, bits uint8) []expr.Any {
 	const first = unix.NFT_REG32_00
 	return []expr.Any{
 		&expr.Immediate{Register: first, Data: make([]byte, 4*servedWord)},
 		&expr.Byteorder{SourceRegister: register, DestRegister: first + servedWord, Op: expr.ByteorderHton, Len: 4, Size: 4},
-		&expr.Bitwise{SourceRegister: first + servedWord, DestRegister: first + servedWord, Len: 4, Mask: []byte{0, 0xff, 0xff, 0xff}, Xor: []byte{servedBit, 0, 0, 0}},
+		&expr.Bitwise{SourceRegister: first + servedWord, DestRegister: first + servedWord, Len: 4, Mask: []byte{0, 0xff, 0xff, 0xff}, Xor: []byte{bits, 0, 0, 0}},
 		&expr.Ct{Key: expr.CtKeyLABELS, Register: first, SourceRegister: true},
 	}
 }

@@ -68,7 +68,9 @@ type services struct {
 	alike map[[2]used][]used
 	// draws are the chains that sets need and the usual ones, and selves all backends: those that are
 	// drained, too, as they keep the connections that they have.
-	draws  reconcile.Ledger[draw, struct{}]
+	draws reconcile.Ledger[draw, struct{}]
+	// ways are those of which there are chains.
+	ways   reconcile.Ledger[way, struct{}]
 	selves reconcile.Ledger[netip.AddrPort, struct{}]
 	// guarded are the frontends that are for some clients alone, by the names of the lists of these.
 	guarded map[string]map[plan.ServiceKey]bool
@@ -291,7 +293,7 @@ func (s *served) backends() map[netip.AddrPort]bool {
 func (s *served) draws(is4 bool) (all []draw) {
 	if len(s.slots) > 0 {
 		for _, u := range s.uses {
-			all = append(all, draw{u.usage, is4, uint32(len(s.slots))})
+			all = append(all, draw{way{u.usage, is4}, uint32(len(s.slots))})
 		}
 	}
 	return all
@@ -342,14 +344,19 @@ func (s *services) shared(uses []used) []used {
 func (s *services) ask(k setKey, before, now *served) {
 	for _, d := range before.draws(k.is4) {
 		s.draws.Remove(d, struct{}{})
+		s.ways.Remove(d.way, struct{}{})
 	}
 	for _, d := range now.draws(k.is4) {
 		s.draws.Add(d, struct{}{})
+		s.ways.Add(d.way, struct{}{})
 	}
 }
 
 // compare orders draws.
 func (d draw) compare(o draw) int { return strings.Compare(d.name(), o.name()) }
+
+// compare orders ways.
+func (w way) compare(o way) int { return strings.Compare(w.name(), o.name()) }
 
 // addressOf is where a backend is.
 func addressOf(k plan.BackendKey) netip.AddrPort { return netip.AddrPortFrom(k.Address, k.Port) }
@@ -419,6 +426,12 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 	for _, d := range usualDraws() {
 		s.draws.Add(d, struct{}{})
 	}
+	for _, w := range usualWays() {
+		s.ways.Add(w, struct{}{})
+	}
+	for w := range s.ways.Now {
+		r.Chains[w.name()] = w.chain()
+	}
 	for d := range s.draws.Now {
 		r.Chains[d.name()], r.Chains[d.asNodeName()] = d.chain(), d.asNodeChain()
 		d.elements(put)
@@ -433,6 +446,7 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 		put(herePort(port))
 	}
 	s.draws.Begin()
+	s.ways.Begin()
 	s.selves.Begin()
 	s.herePorts.Begin()
 	s.from = from
@@ -601,6 +615,16 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) st
 	}
 	r := &nft.Table{Name: s.empty.Name, Sets: s.empty.Sets, Chains: map[string]*nft.Chain{}}
 	done := nft.Edit{Table: r, Changes: map[string]nft.Change{}}
+	var unused []string
+	for _, c := range s.ways.Changes(way.compare) {
+		w := c.Key
+		if c.New != nil {
+			r.Chains[w.name()] = w.chain()
+			done.Come = append(done.Come, w.name())
+		} else {
+			unused = append(unused, w.name())
+		}
+	}
 	for _, c := range s.draws.Changes(draw.compare) {
 		d := c.Key
 		d.elements(edit.put(c.New != nil))
@@ -611,6 +635,7 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) st
 			done.Go = append(done.Go, d.asNodeName(), d.name())
 		}
 	}
+	done.Go = append(done.Go, unused...) // behind the draws that lead there
 	for _, c := range s.selves.Changes(netip.AddrPort.Compare) {
 		edit.put(c.New != nil)(selfElement(c.Key))
 	}
