@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -424,6 +425,22 @@ func askedNowhere(config *api.ClusterConfig, objects registry.Objects, more []ne
 	return []plugin.Problem{{Kind: api.ClusterConfigKind, Key: registry.Key{Name: api.DefaultName}, Message: fmt.Sprintf("spec.dns.service: %v, so that pods' questions for names lead nowhere: have it be the one that they ask", err)}}
 }
 
+// unasked says of which stub domains nobody is ever asked, as nodes answer for the cluster's domain themselves.
+func unasked(dns api.DNSSpec) (all []plugin.Problem) {
+	domain := strings.ToLower(strings.TrimSuffix(dns.Domain, "."))
+	if dns.Server != api.NamesByNodes || domain == "" {
+		return nil
+	}
+	for i, stub := range dns.StubDomains {
+		name := strings.ToLower(strings.TrimSuffix(stub.Domain, "."))
+		if name == domain || strings.HasSuffix(name, "."+domain) {
+			all = append(all, plugin.Problem{Kind: api.ClusterConfigKind, Key: registry.Key{Name: api.DefaultName}, Message: fmt.Sprintf(
+				"spec.dns.stubDomains[%d]: nobody is asked for names of %s, as nodes answer for the cluster's domain %s themselves: take it out", i, printable.Line(stub.Domain), domain)})
+		}
+	}
+	return all
+}
+
 // putNames has a plan have the node itself answer at the addresses of its name server, as long as
 // it answers there.
 // It returns what keeps names from being answered where the configuration says so.
@@ -443,5 +460,5 @@ func (a *agent) putNames(p *plan.Plan, in plugin.Input) (*plan.Plan, []plugin.Pr
 	if changed {
 		a.node.Kick()
 	}
-	return plugin.KeepOthersOut(plugin.PutNames(p, at.Within(serving)), a.names.guarded(at), at.MoreOrigin), append(problems, askedNowhere(in.Config, in.Objects, at.More)...)
+	return plugin.KeepOthersOut(plugin.PutNames(p, at.Within(serving)), a.names.guarded(at), at.MoreOrigin), slices.Concat(problems, askedNowhere(in.Config, in.Objects, at.More), unasked(in.Config.Spec.DNS))
 }

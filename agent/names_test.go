@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -497,5 +498,27 @@ func TestAskedNowhere(t *testing.T) {
 	config := api.Effective(&api.ClusterConfig{Spec: api.ClusterConfigSpec{DNS: api.DNSSpec{Server: api.NamesByNodes, Addresses: []string{"10.1.1.2"}}}})
 	if got := askedNowhere(config, registry.Snapshot{}, nil); len(got) != 1 {
 		t.Errorf("where each of more addresses is taken it is told %v", got)
+	}
+}
+
+func TestStubDomainsThatNobodyIsAskedFor(t *testing.T) {
+	dns := api.DNSSpec{Server: api.NamesByNodes, Domain: "cluster.local"}
+	for _, domain := range []string{"corp.example", "cluster.local", "Svc.Cluster.Local.", "mycluster.local", "local"} {
+		dns.StubDomains = append(dns.StubDomains, api.StubDomain{Domain: domain})
+	}
+	var got []string
+	for _, p := range unasked(dns) {
+		got = append(got, p.Message)
+	}
+	want := []string{
+		"spec.dns.stubDomains[1]: nobody is asked for names of cluster.local, as nodes answer for the cluster's domain cluster.local themselves: take it out",
+		"spec.dns.stubDomains[2]: nobody is asked for names of Svc.Cluster.Local., as nodes answer for the cluster's domain cluster.local themselves: take it out",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("it is said\n%s", strings.Join(got, "\n"))
+	}
+	dns.Server = api.NamesByPods
+	if got := unasked(dns); len(got) > 0 {
+		t.Errorf("where pods answer, it is said %v", got)
 	}
 }
