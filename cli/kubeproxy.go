@@ -30,7 +30,8 @@ left to kube-proxy, and that has no pod, it says so.
 
 kube-proxy remove has all nodes do Services by themselves, ends kube-proxy, and has it
 clean up what it left on them. kube-proxy restore brings it back. Both can be done while
-connections go on, and be run again where they were stopped. With kube-proxy no node answers
+connections go on, and be run again where they were stopped. Nodes that are down are left out and
+named: run it again once they are back. With kube-proxy no node answers
 on the link for addresses of AddressPools, so restore refuses where Services have some,
 unless --force is given.`,
 		Example: `  weft kube-proxy
@@ -165,7 +166,7 @@ func (c *connection) kubeProxyChange(verb, short string, do func(*kubeproxy.Chan
 	f := cmd.Flags()
 	daemonSet := f.String("daemonset", kubeproxy.DaemonSet.String(), "`NAMESPACE/NAME` of kube-proxy's DaemonSet")
 	dryRun := f.Bool("dry-run", false, "only say what would be done")
-	force := f.Bool("force", false, "also where agents may not find the API server without kube-proxy, it runs in another way, or nobody else answers for addresses of AddressPools")
+	force := f.Bool("force", false, "also where agents may not find the API server without kube-proxy, it runs in another way, nobody else answers for addresses of AddressPools, or nodes without an agent are not known to be down")
 	timeout := f.Duration("timeout", 5*time.Minute, "`TIME` to wait for the nodes")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		namespace, name, ok := strings.Cut(*daemonSet, "/")

@@ -41,6 +41,8 @@ type Work struct {
 	Progress func(line string)
 	// Poll is how often the nodes are looked at.
 	Poll time.Duration
+	// LeftOut, if it is set, returns the nodes that are not waited for, as nothing runs there.
+	LeftOut func(context.Context) (map[string]bool, error)
 }
 
 // Put creates the DaemonSet, or makes the one there is like it.
@@ -72,24 +74,23 @@ func (w *Work) Put(ctx context.Context, d *appsv1.DaemonSet) error {
 	return nil
 }
 
-// Await waits until every node has done it. Where there is no such DaemonSet there is nothing to
-// wait for.
+// Await waits until every node has done it, but for those that are left out. Where there is no such
+// DaemonSet there is nothing to wait for.
 func (w *Work) Await(ctx context.Context) error {
 	said := make(map[string]string)
-	var d *appsv1.DaemonSet
-	var states []nodeState
+	var last *state
 	for {
-		now, list, err := w.state(ctx)
+		now, err := w.state(ctx)
 		switch {
 		case err == nil && now == nil:
 			return nil
 		case err == nil:
-			d, states = now, list
-		case ctx.Err() == nil || d == nil:
+			last = now
+		case ctx.Err() == nil || last == nil:
 			return err
 		}
 		done := 0
-		for _, s := range states {
+		for _, s := range last.nodes {
 			if s.done {
 				done++
 			}
@@ -98,34 +99,65 @@ func (w *Work) Await(ctx context.Context) error {
 				said[s.node] = line
 			}
 		}
-		if d.Status.ObservedGeneration == d.Generation && d.Status.UpdatedNumberScheduled == d.Status.DesiredNumberScheduled && done >= int(d.Status.DesiredNumberScheduled) {
+		if last.seen && last.updated >= last.wanted && done >= last.wanted {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return w.late(d, states)
+			return w.late(last)
 		case <-time.After(w.Poll):
 		}
 	}
 }
 
-// state returns the DaemonSet, nil if there is none, and how far its pods are.
-func (w *Work) state(ctx context.Context) (*appsv1.DaemonSet, []nodeState, error) {
+// state is how far a DaemonSet is.
+type state struct {
+	// seen says that the cluster's controllers know what it is now. It is to have pods on wanted
+	// nodes beside those that are left out, and has updated pods that are as it is now.
+	seen            bool
+	wanted, updated int
+	nodes           []nodeState
+}
+
+// state returns how far the DaemonSet is, nil if there is none.
+func (w *Work) state(ctx context.Context) (*state, error) {
 	d, err := Get(ctx, w.Client, w.Namespace, w.Name)
 	if err != nil || d == nil {
-		return nil, nil, err
+		return nil, err
 	}
 	pods, err := PodsOf(ctx, w.Client, d)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	var states []nodeState
-	for _, p := range pods {
-		if p.DeletionTimestamp == nil {
-			states = append(states, stateOf(p))
+	var out map[string]bool
+	if w.LeftOut != nil {
+		if out, err = w.LeftOut(ctx); err != nil {
+			return nil, err
 		}
 	}
-	return d, states, nil
+	rest, wanted := Without(out, pods, d)
+	s := &state{seen: d.Status.ObservedGeneration == d.Generation, wanted: wanted, updated: int(d.Status.UpdatedNumberScheduled)}
+	for _, p := range rest {
+		if p.DeletionTimestamp == nil {
+			s.nodes = append(s.nodes, stateOf(p))
+		}
+	}
+	return s, nil
+}
+
+// Without returns the pods of a DaemonSet that are on no node that is left out, and on how many nodes
+// it is to have some beside those. A node that is left out counts where it has a pod, also one that
+// is to end: a DaemonSet has one there as long as the node is there.
+func Without(out map[string]bool, pods []*corev1.Pod, d *appsv1.DaemonSet) (rest []*corev1.Pod, wanted int) {
+	there := make(map[string]bool)
+	for _, p := range pods {
+		if node := NodeOf(p); out[node] {
+			there[node] = true
+		} else {
+			rest = append(rest, p)
+		}
+	}
+	return rest, max(int(d.Status.DesiredNumberScheduled)-len(there), 0)
 }
 
 // Get returns a DaemonSet, or nil if there is none.
@@ -184,7 +216,7 @@ func (s nodeState) String() string {
 }
 
 func stateOf(p *corev1.Pod) nodeState {
-	s := nodeState{node: cmp.Or(p.Spec.NodeName, affinityNode(p), p.Name), detail: "its pod is " + string(cmp.Or(p.Status.Phase, corev1.PodPending))}
+	s := nodeState{node: cmp.Or(NodeOf(p), p.Name), detail: "its pod is " + string(cmp.Or(p.Status.Phase, corev1.PodPending))}
 	s.done = p.Status.Phase == corev1.PodRunning && len(p.Status.ContainerStatuses) > 0 && finished(p, p.Status.ContainerStatuses[0])
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		for _, state := range []corev1.ContainerState{c.LastTerminationState, c.State} {
@@ -208,9 +240,11 @@ func finished(p *corev1.Pod, c corev1.ContainerStatus) bool {
 	return ended != nil && ended.ExitCode == 0
 }
 
-// affinityNode is the node that a pod of a DaemonSet is meant for before it is
-// scheduled.
-func affinityNode(p *corev1.Pod) string {
+// NodeOf is the node that a pod of a DaemonSet is on, or is meant for before it is scheduled.
+func NodeOf(p *corev1.Pod) string {
+	if p.Spec.NodeName != "" {
+		return p.Spec.NodeName
+	}
 	if a := p.Spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		for _, t := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
 			for _, f := range t.MatchFields {
@@ -229,19 +263,18 @@ func lastLine(s string) string {
 }
 
 // late says which nodes are not clean when the time is over.
-func (w *Work) late(d *appsv1.DaemonSet, states []nodeState) error {
+func (w *Work) late(last *state) error {
 	waiting := make(map[string]string)
-	for _, s := range states {
+	for _, s := range last.nodes {
 		if !s.done {
 			waiting[s.node] = s.String()
 		}
 	}
 	again := "give more --timeout, or mend them, and run it again; daemonset " + w.Name + " goes on meanwhile"
-	if missing := int(d.Status.DesiredNumberScheduled) - len(states); missing > 0 || d.Status.ObservedGeneration != d.Generation {
-		waiting["~"] = fmt.Sprintf("%d nodes have no pod of it yet", max(missing, 0))
-		if d.Status.ObservedGeneration != d.Generation {
-			waiting["~"] = "the cluster's controllers have not seen it yet"
-		}
+	if missing := last.wanted - len(last.nodes); !last.seen {
+		waiting["~"] = "the cluster's controllers have not seen it yet"
+	} else if missing > 0 {
+		waiting["~"] = fmt.Sprintf("%d nodes have no pod of it yet", missing)
 	}
 	var words []string
 	for _, node := range slices.Sorted(maps.Keys(waiting)) {

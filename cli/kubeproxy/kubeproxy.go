@@ -70,7 +70,8 @@ type Options struct {
 	// DaemonSet is kube-proxy's.
 	DaemonSet registry.Key
 	// Force does it though agents may not find the API server without kube-proxy, or nobody answers
-	// on the link any more for addresses of Services.
+	// on the link any more for addresses of Services; and does not wait for nodes without an agent
+	// whose kubelets say that they are not ready, or of which nobody knows.
 	Force bool
 	// DryRun does nothing, and says what would be done.
 	DryRun bool
@@ -85,6 +86,8 @@ type Change struct {
 	Options
 	registry registry.Registry
 	client   dynamic.Interface
+	// left are the nodes that were not waited for.
+	left map[string]bool
 }
 
 // New returns a Change of the cluster of a registry and a client.
@@ -92,7 +95,7 @@ func New(r registry.Registry, client dynamic.Interface, o Options) *Change {
 	if o.Poll == 0 {
 		o.Poll = time.Second
 	}
-	return &Change{Options: o, registry: r, client: client}
+	return &Change{Options: o, registry: r, client: client, left: make(map[string]bool)}
 }
 
 // Ended returns the DaemonSets that have no pods because a Remove has ended them, in all namespaces.
@@ -115,8 +118,10 @@ func Ended(ctx context.Context, client dynamic.Interface) (all []registry.Key, e
 }
 
 // Remove has all nodes do Services by themselves, then ends kube-proxy, and has what it left on
-// nodes taken away.
-func (c *Change) Remove(ctx context.Context) error {
+// nodes taken away. Nodes that are down are left out, which is said.
+func (c *Change) Remove(ctx context.Context) error { return c.sayLeft("remove", c.remove(ctx)) }
+
+func (c *Change) remove(ctx context.Context) error {
 	d, err := everynode.Get(ctx, c.client, c.DaemonSet.Namespace, c.DaemonSet.Name)
 	if err != nil {
 		return err
@@ -157,8 +162,11 @@ func (c *Change) Remove(ctx context.Context) error {
 	return c.deleteCleaner(ctx)
 }
 
-// Restore has kube-proxy do Services on all nodes, and then leaves them to it.
-func (c *Change) Restore(ctx context.Context) error {
+// Restore has kube-proxy do Services on all nodes, and then leaves them to it. Nodes that are down are
+// left out, which is said.
+func (c *Change) Restore(ctx context.Context) error { return c.sayLeft("restore", c.restore(ctx)) }
+
+func (c *Change) restore(ctx context.Context) error {
 	d, err := everynode.Get(ctx, c.client, c.DaemonSet.Namespace, c.DaemonSet.Name)
 	if err != nil {
 		return err
@@ -194,8 +202,17 @@ func (c *Change) Restore(ctx context.Context) error {
 
 func (c *Change) say(format string, args ...any) { c.Progress(fmt.Sprintf(format, args...)) }
 
+// sayLeft says which nodes were not waited for, where a change has come to its end.
+func (c *Change) sayLeft(verb string, err error) error {
+	if err == nil && len(c.left) > 0 {
+		c.say("nodes that were left out, as no agent lives there and the Node is not Ready: %s: once they are back, run %s again",
+			printable.Few(slices.Sorted(maps.Keys(c.left)), 0), Command(verb, c.DaemonSet))
+	}
+	return err
+}
+
 func (c *Change) work() *everynode.Work {
-	return &everynode.Work{Client: c.client, Namespace: c.DaemonSet.Namespace, Name: cleanerName, Progress: c.Progress, Poll: c.Poll}
+	return &everynode.Work{Client: c.client, Namespace: c.DaemonSet.Namespace, Name: cleanerName, Progress: c.Progress, Poll: c.Poll, LeftOut: c.leftOut}
 }
 
 // apiWithout says why agents might not find the API server without kube-proxy.
@@ -285,6 +302,9 @@ func (c *Change) serveBy(ctx context.Context, who string) error {
 			return err
 		case err == nil && len(waiting) == 0 && said == 0 && who == api.KubeProxy:
 			c.say("no node has an agent of Weft, so that Services are done by kube-proxy alone")
+			return nil
+		case err == nil && len(waiting) == 0 && len(c.left) > 0:
+			c.say("all nodes but %s say that Services are done by %s", printable.Few(slices.Sorted(maps.Keys(c.left)), 0), who)
 			return nil
 		case err == nil && len(waiting) == 0:
 			c.say("all nodes say that Services are done by %s", who)
@@ -386,17 +406,23 @@ func isGone(err error) bool {
 }
 
 // others names the nodes of which nobody says that Services are done there by somebody, and returns
-// how many say it: what a Node says counts while its agent lives.
+// how many say it: what a Node says counts while its agent lives. Those that are down are left out,
+// unless no other node says anything.
 func (c *Change) others(ctx context.Context, who string) (saying int, waiting []string, err error) {
 	list, lost, err := c.nodes(ctx)
 	if err != nil {
 		return 0, nil, err
 	}
+	var down []string
 	for _, n := range list {
 		said := n.Annotations[api.ServiceProxyAnnotation]
 		switch {
 		case lost[n.Name] && said == "" && (c.Force || who == api.KubeProxy):
 			// No agent has ever been there, or Weft was taken out: it does no Services there.
+		case lost[n.Name] && c.isDown(n):
+			down = append(down, n.Name)
+		case lost[n.Name] && ready(n) != corev1.ConditionTrue:
+			waiting = append(waiting, n.Name+" has no agent that lives, and is not known to be down: --force leaves it out")
 		case lost[n.Name]:
 			waiting = append(waiting, n.Name+" has no agent that lives")
 		case said == who:
@@ -407,8 +433,47 @@ func (c *Change) others(ctx context.Context, who string) (saying int, waiting []
 			waiting = append(waiting, fmt.Sprintf("%s says %q", n.Name, said))
 		}
 	}
+	for _, name := range down {
+		if saying > 0 {
+			c.left[name] = true
+		} else {
+			waiting = append(waiting, name+" has no agent that lives")
+		}
+	}
 	slices.Sort(waiting)
 	return saying, waiting, nil
+}
+
+// isDown reports whether nothing runs on a node without an agent that lives: nobody hears of its kubelet
+// either. A kubelet that says itself that its node is not ready does run, and so may kube-proxy there.
+func (c *Change) isDown(n *corev1.Node) bool {
+	is := ready(n)
+	return is == corev1.ConditionUnknown || c.Force && is != corev1.ConditionTrue
+}
+
+// ready is what a Node says of whether it is ready, "" where it says nothing.
+func ready(n *corev1.Node) corev1.ConditionStatus {
+	for _, condition := range n.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status
+		}
+	}
+	return ""
+}
+
+// leftOut returns the nodes that are not waited for, as they are down.
+func (c *Change) leftOut(ctx context.Context) (map[string]bool, error) {
+	list, lost, err := c.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]bool)
+	for _, n := range list {
+		if lost[n.Name] && c.isDown(n) {
+			out[n.Name], c.left[n.Name] = true, true
+		}
+	}
+	return out, nil
 }
 
 // nodes returns the Nodes on which agents can run, and which of them have none that lives.
@@ -492,25 +557,23 @@ func (c *Change) awaitPods(ctx context.Context, d *appsv1.DaemonSet) error {
 	}
 }
 
-// awaitReady waits until kube-proxy has run on all its nodes for a while.
+// awaitReady waits until kube-proxy has run for a while on all its nodes, but for those that are down.
 func (c *Change) awaitReady(ctx context.Context) error {
 	for !c.DryRun {
 		d, err := everynode.Get(ctx, c.client, c.DaemonSet.Namespace, c.DaemonSet.Name)
+		if err == nil && d == nil {
+			return fmt.Errorf("somebody has deleted DaemonSet %s", c.DaemonSet)
+		}
+		var runs int
+		if err == nil {
+			runs, err = c.runsOn(ctx, d)
+		}
 		switch {
 		case err != nil && ctx.Err() == nil:
 			return err
-		case err == nil && d == nil:
-			return fmt.Errorf("somebody has deleted DaemonSet %s", c.DaemonSet)
-		case err == nil && d.Status.ObservedGeneration == d.Generation && d.Status.DesiredNumberScheduled > 0 && d.Status.NumberReady >= d.Status.DesiredNumberScheduled &&
-			d.Status.UpdatedNumberScheduled == d.Status.DesiredNumberScheduled:
-			pods, err := everynode.PodsOf(ctx, c.client, d)
-			if err != nil {
-				return err
-			}
-			if int32(len(pods)) >= d.Status.DesiredNumberScheduled && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !runsSince(p, time.Now().Add(-settling)) }) {
-				c.say("kube-proxy runs on %d nodes", d.Status.NumberReady)
-				return nil
-			}
+		case err == nil && runs > 0:
+			c.say("kube-proxy runs on %d nodes", runs)
+			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -522,9 +585,30 @@ func (c *Change) awaitReady(ctx context.Context) error {
 	return nil
 }
 
-// runsSince reports whether all containers of a pod run since a moment, or since before.
+// runsOn returns on how many nodes kube-proxy has run for a while, once these are all of its nodes but for
+// those that are down, and 0 until then.
+func (c *Change) runsOn(ctx context.Context, d *appsv1.DaemonSet) (nodes int, err error) {
+	pods, err := everynode.PodsOf(ctx, c.client, d)
+	if err != nil {
+		return 0, err
+	}
+	out, err := c.leftOut(ctx)
+	if err != nil {
+		return 0, err
+	}
+	rest, wanted := everynode.Without(out, pods, d)
+	moment := time.Now().Add(-settling)
+	if d.Status.ObservedGeneration != d.Generation || len(rest) < wanted || int(d.Status.UpdatedNumberScheduled) < wanted ||
+		slices.ContainsFunc(rest, func(p *corev1.Pod) bool { return !runsSince(p, moment) }) {
+		return 0, nil
+	}
+	return wanted, nil
+}
+
+// runsSince reports whether a pod is ready, and all its containers run since a moment, or since before.
 func runsSince(p *corev1.Pod, moment time.Time) bool {
-	return len(p.Status.ContainerStatuses) > 0 && !slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+	is := slices.ContainsFunc(p.Status.Conditions, func(s corev1.PodCondition) bool { return s.Type == corev1.PodReady && s.Status == corev1.ConditionTrue })
+	return is && len(p.Status.ContainerStatuses) > 0 && !slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Running == nil || s.State.Running.StartedAt.After(moment)
 	})
 }

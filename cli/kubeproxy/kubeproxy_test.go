@@ -46,6 +46,13 @@ func node(name, by string) registry.Object {
 	return n
 }
 
+// as gives a node the word on whether it is ready.
+func as(ready corev1.ConditionStatus, o registry.Object) registry.Object {
+	n := o.(*corev1.Node)
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+	return n
+}
+
 func config(by string) []registry.Object {
 	c := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}}
 	c.Spec.ServiceProxy = by
