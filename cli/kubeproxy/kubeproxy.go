@@ -54,6 +54,9 @@ const (
 	runAnnotation = "weft.network/run"
 	// weftConfig is the ConfigMap by which agents find the API server.
 	weftConfig = "weft"
+	// proxyConfig is the ConfigMap that kubeadm gives kube-proxy, in its namespace, and configFile what
+	// the configuration is called in there.
+	proxyConfig, configFile = "kube-proxy", "config.conf"
 	// pageSize bounds how many objects come with one answer.
 	pageSize = 500
 )
@@ -69,8 +72,8 @@ type Options struct {
 	Namespace string
 	// DaemonSet is kube-proxy's.
 	DaemonSet registry.Key
-	// Force does it though agents may not find the API server without kube-proxy, or nobody answers
-	// on the link any more for addresses of Services; and does not wait for nodes without an agent
+	// Force does it though agents may not find the API server without kube-proxy, connections break, or
+	// nobody answers on the link any more for addresses of Services; and does not wait for nodes without an agent
 	// whose kubelets say that they are not ready, or of which nobody knows.
 	Force bool
 	// DryRun does nothing, and says what would be done.
@@ -129,6 +132,9 @@ func (c *Change) remove(ctx context.Context) error {
 	var cleaner *appsv1.DaemonSet
 	if d != nil {
 		if cleaner, err = cleanerOf(d, time.Now()); err != nil {
+			return err
+		}
+		if err := c.breaking(ctx, d); err != nil {
 			return err
 		}
 	}
@@ -244,6 +250,35 @@ func (c *Change) apiWithout(ctx context.Context) error {
 		"the agent of a node that starts anew never finds it: give its URL in the value kubernetes.api of the chart, beside all other values that were given " +
 		"(helm upgrade --reset-then-reuse-values --set kubernetes.api=URL), " +
 		"or --force where something else leads nodes to that Service's address")
+}
+
+// breaking says that connections break where kube-proxy, which has not been ended yet, is in mode ipvs:
+// connection tracking knows nothing of what IPVS translates.
+func (c *Change) breaking(ctx context.Context, d *appsv1.DaemonSet) error {
+	if d.Spec.Template.Spec.NodeSelector[nowhere] == removed {
+		return nil
+	}
+	o, err := c.client.Resource(configMaps).Namespace(d.Namespace).Get(ctx, proxyConfig, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	var config struct {
+		Mode string `json:"mode"`
+	}
+	if err == nil {
+		text, _, _ := unstructured.NestedString(o.Object, "data", configFile)
+		err = yaml.Unmarshal([]byte(text), &config)
+	}
+	switch {
+	case err != nil:
+		c.say("the ConfigMap %s/%s does not say whether kube-proxy is in mode ipvs, where connections break that it has translated: %v", d.Namespace, proxyConfig, err)
+	case config.Mode == "ipvs" && !c.Force:
+		return fmt.Errorf("nothing was changed: kube-proxy is in mode ipvs, as the ConfigMap %s/%s says, so that connections that it has translated break without it, and nobody tells their ends: "+
+			"set the mode to iptables there, have its pods start anew, and wait until those connections have ended, or give --force", d.Namespace, proxyConfig)
+	case config.Mode == "ipvs":
+		c.say("connections that kube-proxy has translated break, as it is in mode ipvs")
+	}
+	return nil
 }
 
 // onLink names the addresses of Services for which nodes answer on the link as long as they do
