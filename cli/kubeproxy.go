@@ -146,7 +146,8 @@ func kubeProxyProblem(l *problemList, objects registry.Objects) {
 	switch {
 	case removed:
 		l.about(nil, registry.Key{Name: "kube-proxy"}, fmt.Sprintf("it runs again on %s, though weft kube-proxy remove had ended it, and does Services beside Weft there, %s", where, unguarded),
-			"run "+kubeproxy.Command("remove", of)+" again, and have what brought it back leave it out, as kubeadm upgrade by --skip-phases=addon/kube-proxy")
+			"run "+kubeproxy.Command("remove", of)+" again, and have what brought it back leave it out: for kubeadm, set proxy: {disabled: true} in ClusterConfiguration of the ConfigMap kube-system/kubeadm-config, "+
+				"or give --skip-phases=addon/kube-proxy to kubeadm upgrade apply and to kubeadm upgrade node")
 	case config.Spec.DNS.Server == api.NamesByNodes || hasAny(objects, api.AddressPoolKind):
 		l.about(nil, registry.Key{Name: "kube-proxy"}, fmt.Sprintf("it does Services beside Weft on %s, %s", where, unguarded),
 			"run weft kube-proxy remove, or leave Services to it: set spec.serviceProxy of the ClusterConfig to "+api.KubeProxy)

@@ -376,10 +376,12 @@ func TestKubeProxyBeside(t *testing.T) {
 		shown    []string
 		problem  string
 	}{
-		"beside Weft":      {api.WeftProxy, "", pods, []string{"on-owned", "on-static"}, ""},
-		"beside pools":     {api.WeftProxy, "", pods, []string{"on-owned", "on-static"}, "kube-proxy: it does Services beside Weft on on-owned, on-static, also at addresses that Weft refuses them"},
-		"beside names":     {api.WeftProxy, "", pods, []string{"on-owned", "on-static"}, "kube-proxy: it does Services beside Weft on on-owned, on-static, also at addresses that Weft refuses them"},
-		"it was removed":   {api.WeftProxy, api.KubeProxyRemoved, pods, []string{"on-owned", "on-static"}, "kube-proxy: it runs again on on-owned, on-static, though weft kube-proxy remove had ended it"},
+		"beside Weft":  {api.WeftProxy, "", pods, []string{"on-owned", "on-static"}, ""},
+		"beside pools": {api.WeftProxy, "", pods, []string{"on-owned", "on-static"}, "kube-proxy: it does Services beside Weft on on-owned, on-static, also at addresses that Weft refuses them"},
+		"beside names": {api.WeftProxy, "", pods, []string{"on-owned", "on-static"}, "kube-proxy: it does Services beside Weft on on-owned, on-static, also at addresses that Weft refuses them"},
+		"it was removed": {api.WeftProxy, api.KubeProxyRemoved, pods, []string{"on-owned", "on-static"}, "kube-proxy: it runs again on on-owned, on-static, though weft kube-proxy remove had ended it, and does Services beside Weft there, " + unguarded + "; run weft kube-proxy remove again, " +
+			"and have what brought it back leave it out: for kubeadm, set proxy: {disabled: true} in ClusterConfiguration of the ConfigMap kube-system/kubeadm-config, " +
+			"or give --skip-phases=addon/kube-proxy to kubeadm upgrade apply and to kubeadm upgrade node"},
 		"another was":      {api.WeftProxy, api.KubeProxyRemoved + " shop/kube-proxy", pods[6:], []string{"on-another"}, "kube-proxy: it runs again on on-another, though weft kube-proxy remove had ended it"},
 		"a kubelet has it": {api.WeftProxy, "", []*corev1.Pod{component}, []string{"on-component"}, ""},
 		"it stays removed": {api.WeftProxy, api.KubeProxyRemoved, pods[2:], nil, ""},
