@@ -138,8 +138,9 @@ type ClusterConfigSpec struct {
 	// data plane, or "kube-proxy", which then must run on every node. Default "weft".
 	ServiceProxy string `json:"serviceProxy,omitempty"`
 	// ServiceNetworks are where Services get their addresses, one of each family at most, that
-	// of the first the first. Kubernetes' API server gives Services theirs, by its own
-	// configuration, and goes by none of these. Empty means serviceNetwork of the ClusterNetwork.
+	// of the first the first. Kubernetes' API server gives Services theirs by its own
+	// configuration, not by this: what it has is named here, too, so that nodes drop what is sent to
+	// an address in there that no Service has. Empty means serviceNetwork of the ClusterNetwork.
 	ServiceNetworks []string `json:"serviceNetworks,omitempty"`
 	// DNS says how pods' questions for names are answered.
 	DNS DNSSpec `json:"dns,omitzero"`
