@@ -54,11 +54,9 @@ func forgetLost(objects []registry.Object, held map[string]string) {
 			continue
 		}
 		node := o.(*corev1.Node)
-		node.Status.Conditions = append(slices.Clone(node.Status.Conditions), corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Reason: "its agent does not run"})
-		for i, c := range node.Status.Conditions {
-			if c.Type == corev1.NodeNetworkUnavailable || c.Type == api.NodeInSync {
-				node.Status.Conditions[i].Status = corev1.ConditionUnknown
-			}
-		}
+		others := slices.DeleteFunc(slices.Clone(node.Status.Conditions), func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeNetworkUnavailable || c.Type == api.NodeInSync
+		})
+		node.Status.Conditions = append(others, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionUnknown, Reason: "its agent does not run"})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
@@ -59,6 +60,23 @@ func TestReportsOfLostAgents(t *testing.T) {
 	}
 	lines := strings.Split(text.String(), "\n")
 	if !strings.Contains(lines[0], "PROBLEM") || strings.Contains(lines[1], "its agent") || !strings.Contains(lines[2], "its agent does not run; this is what it said last") {
+		t.Errorf("it is\n%s", text.String())
+	}
+}
+
+// Nor is what such a node's Node says of itself, which may be that all is well.
+func TestNodesOfLostAgents(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
+	node.Status.Conditions = []corev1.NodeCondition{
+		{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Message: "pods can be networked"},
+		{Type: api.NodeInSync, Status: corev1.ConditionTrue, Message: "the data plane holds the plan"},
+	}
+	forgetLost([]registry.Object{node}, nil)
+	var text strings.Builder
+	if err := printTable(&text, api.Node, []registry.Object{node}, true, false, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if line := strings.Split(text.String(), "\n")[1]; !strings.Contains(line, "Unknown") || !strings.Contains(line, "not ready: its agent does not run ") || strings.Contains(line, "plan") {
 		t.Errorf("it is\n%s", text.String())
 	}
 }
