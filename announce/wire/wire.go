@@ -117,8 +117,16 @@ const (
 	MaxNode = 253
 )
 
+// What an MTU counts as at least and at most, in bytes, when heartbeats are written. Nodes on one link may
+// have different MTUs, and an interface drops frames that are longer than its own allows: a node that may
+// send more than Ethernet's ordinary 1500 bytes does not know that all others can hear it.
+const (
+	minMTU = 576
+	maxMTU = 1500
+)
+
 // Frames writes a heartbeat in as many frames as it needs on a link whose MTU is mtu, in
-// bytes; one of less than 576 counts as 576. A heartbeat without claims is none.
+// bytes; one of less than 576 counts as 576, and one of more than 1500 as 1500. A heartbeat without claims is none.
 func Frames(from MAC, h Heartbeat, mtu int) (frames [][]byte) {
 	head := append([]byte(magic), version, byte(len(h.Node)))
 	if h.Of != "" {
@@ -128,7 +136,7 @@ func Frames(from MAC, h Heartbeat, mtu int) (frames [][]byte) {
 	if h.Of != "" {
 		head = append(append(head, byte(len(h.Of))), h.Of...)
 	}
-	room := max(mtu, 576) - len(head) - 2
+	room := min(max(mtu, minMTU), maxMTU) - len(head) - 2
 	for rest := h.Claims; len(rest) > 0; {
 		size, n := 0, 0
 		for n < len(rest) {
