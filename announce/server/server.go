@@ -123,6 +123,9 @@ func (l *elected) peer(now time.Duration, mac wire.MAC, t election.Timing) (node
 	return p.node, is && now-p.at <= lately*t.Silence
 }
 
+// down says that there is the interface, and that nothing is sent and heard by it.
+func (l *elected) down() bool { return l.port != nil && !l.state.Up }
+
 // namesakeFor is for how long somebody is told of who was heard by this node's name. Meanwhile nobody else is,
 // however many say so.
 const namesakeFor = time.Minute
@@ -277,7 +280,7 @@ func (s *Server) stand() {
 	}
 	for name, l := range s.links {
 		candidacies := on[name]
-		if l.port == nil || !l.state.Up {
+		if l.port == nil || l.down() {
 			candidacies = nil // nobody hears it
 		}
 		s.do(l, l.machine.Stand(s.now, s.is.Peers, candidacies))
@@ -546,6 +549,9 @@ func (s *Server) tell() {
 		owned = append(owned, l.machine.Owned()...)
 		if l.err != nil && l.port == nil {
 			words = append(words, l.err.Error())
+		}
+		if l.down() {
+			words = append(words, fmt.Sprintf("interface %s is down, and this node answers for no address on its link: see its cable and its switch, or what has set it down", l.name))
 		}
 		words = append(words, s.trouble(l)...)
 	}

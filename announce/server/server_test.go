@@ -370,6 +370,19 @@ func (n *node) says(words ...string) {
 	})
 }
 
+// saysNothing waits until a node has no problem.
+func (n *node) saysNothing() {
+	n.t.Helper()
+	await.NoError(n.t, patience, n.name+" says nothing", func() error {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.problem != "" {
+			return errors.New(n.problem)
+		}
+		return nil
+	})
+}
+
 // TestTheKernelOfANodeHasTheAddress has a node own one address, while its kernel has another, which
 // somebody gave it, and for which it is no candidate: it is named.
 func TestTheKernelOfANodeHasTheAddress(t *testing.T) {
@@ -415,14 +428,7 @@ func TestMoreGroupsThanTheKernelHas(t *testing.T) {
 		}
 		return nil
 	})
-	await.NoError(t, patience, "it is no problem that another node answers", func() error {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if n.problem != "" {
-			return errors.New(n.problem)
-		}
-		return nil
-	})
+	n.saysNothing() // it is no problem that another node answers
 }
 
 // TestWhatANodeCannotHave has a node own two addresses at once of which it cannot have one, as
@@ -505,6 +511,24 @@ func TestAnInterfaceThatComesAndGoes(t *testing.T) {
 	n.plug(link, "eth0", "to1")
 	n.must("ip", "address", "add", "192.0.2.1/24", "dev", "eth0")
 	client.isAnswered(four, owner(t, all, four))
+}
+
+// TestAnInterfaceIsDown has the other end of the node's link go down, as where a cable is out, and come back. The node
+// says why it answers for nothing, also where its interface is down from the start.
+func TestAnInterfaceIsDown(t *testing.T) {
+	link, _, all := nodes(t, 1)
+	n := all[0]
+	link.must("ip", "link", "set", "to1", "down")
+	n.start(standing(all, n, false, four))
+	n.says("interface eth0 is down")
+	link.must("ip", "link", "set", "to1", "up")
+	owner(t, all, four)
+	n.saysNothing()
+	link.must("ip", "link", "set", "to1", "down")
+	n.says("interface eth0 is down")
+	if a := n.Answered(); len(a) > 0 {
+		t.Errorf("it answers for %v", a)
+	}
 }
 
 // TestWhoHasANodesName has a node have two interfaces on one link, by which it hears itself, then leave one of them, and
