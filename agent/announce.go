@@ -16,6 +16,7 @@ import (
 
 	"github.com/weftnet/weft/announce"
 	"github.com/weftnet/weft/announce/server"
+	"github.com/weftnet/weft/announce/wire"
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/plan"
@@ -227,11 +228,12 @@ func (n *announcer) stand() {
 		self.Links = append(self.Links, at)
 	}
 	n.checks.set(objects)
-	now := server.Standing{Peers: make(map[string]bool)}
+	now := server.Standing{Peers: make(map[string]bool), Marks: make(map[string]wire.Mark)}
 	var problems []announce.Problem
 	now.Candidates, problems = announce.Candidates(objects, self)
 	for node := range registry.Each[*corev1.Node](objects, api.Node) {
 		now.Peers[node.Name] = true
+		now.Marks[node.Name] = wire.MarkOf(string(node.UID))
 		if node.Name == n.agent.Node {
 			now.Leaving = api.IsLeaving(node) || node.Spec.Unschedulable || !announce.MayAnnounce(node)
 		}

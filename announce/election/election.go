@@ -559,6 +559,12 @@ func (m *Machine) Owned() (owned []netip.Addr) {
 	return owned
 }
 
+// Owns reports whether the node answers for an address.
+func (m *Machine) Owns(a netip.Addr) bool {
+	s := m.seats[a]
+	return s != nil && s.phase == owning
+}
+
 // IsElsewhere reports whether the last that was heard of an address for which the node is a candidate is that
 // another one owns it.
 func (m *Machine) IsElsewhere(a netip.Addr) bool {

@@ -30,6 +30,9 @@ type Standing struct {
 	Candidates map[netip.Addr]announce.Candidate
 	// Peers are the nodes that are heard.
 	Peers map[string]bool
+	// Marks tell peers and the node itself from nodes of the same names in other clusters. Who has none here, or says
+	// none, is told from nobody.
+	Marks map[string]wire.Mark
 	// Leaving says that the node, when the server ends, is not to be expected back.
 	Leaving bool
 }
@@ -97,6 +100,8 @@ type elected struct {
 	strangers map[netip.Addr]wire.MAC
 	unable    map[netip.Addr]string
 	asked     bool
+	// foreign are nodes of other clusters, or deleted ones, that say they own an address which the node owns or leaves alone, by that.
+	foreign map[netip.Addr]sighting
 	// namesake is who else was heard by this node's name, and namedAt when last. While named it is told of.
 	namesake wire.MAC
 	namedAt  time.Duration
@@ -107,6 +112,12 @@ type elected struct {
 type peer struct {
 	node string
 	at   time.Duration
+}
+
+// sighting is an Ethernet address that was heard last at a moment.
+type sighting struct {
+	mac wire.MAC
+	at  time.Duration
 }
 
 // lately is how many times Silence ago a peer was heard last of all that counts as one: who
@@ -126,11 +137,11 @@ func (l *elected) peer(now time.Duration, mac wire.MAC, t election.Timing) (node
 // down says that there is the interface, and that nothing is sent and heard by it.
 func (l *elected) down() bool { return l.port != nil && !l.state.Up }
 
-// namesakeFor is for how long somebody is told of who was heard by this node's name. Meanwhile nobody else is,
-// however many say so.
+// namesakeFor is for how long somebody is told of who was heard by this node's name, or as no node of the cluster. Meanwhile
+// nobody else is, however many say so.
 const namesakeFor = time.Minute
 
-// forget forgets the peers that were not heard of late, who was long ago by this node's name, and what was
+// forget forgets the peers that were not heard of late, who was long ago by this node's name or as no node of the cluster, and what was
 // found out about addresses that are refused no more.
 func (l *elected) forget(now time.Duration, t election.Timing) {
 	for mac := range l.peers {
@@ -139,10 +150,14 @@ func (l *elected) forget(now time.Duration, t election.Timing) {
 		}
 	}
 	l.named = l.named && now-l.namedAt < namesakeFor
+	maps.DeleteFunc(l.foreign, func(a netip.Addr, f sighting) bool { return now-f.at >= namesakeFor || !l.concerns(a) })
 	lost := func(a netip.Addr) bool { return !l.machine.Refuses(a) }
 	maps.DeleteFunc(l.strangers, func(a netip.Addr, _ wire.MAC) bool { return lost(a) })
 	maps.DeleteFunc(l.unable, func(a netip.Addr, _ string) bool { return lost(a) })
 }
+
+// concerns reports whether the node owns an address, or leaves it alone as somebody else has it.
+func (l *elected) concerns(a netip.Addr) bool { return l.machine.Owns(a) || l.machine.Refuses(a) }
 
 // heard is an event with the link on which it was.
 type heard struct {
@@ -273,7 +288,7 @@ func (s *Server) stand() {
 		on[c.Link][a] = c.Candidacy
 		if s.links[c.Link] == nil {
 			l := &elected{name: c.Link, machine: election.New(s.now, s.Node, s.Timing),
-				peers: make(map[wire.MAC]peer), strangers: make(map[netip.Addr]wire.MAC), unable: make(map[netip.Addr]string)}
+				peers: make(map[wire.MAC]peer), strangers: make(map[netip.Addr]wire.MAC), unable: make(map[netip.Addr]string), foreign: make(map[netip.Addr]sighting)}
 			s.links[c.Link] = l
 			s.open(l)
 		}
@@ -381,6 +396,8 @@ func (s *Server) hear(e heard) {
 		_, peer := l.peer(s.now, e.From, s.Timing)
 		l.strangers[e.Conflict] = e.From
 		s.do(l, l.machine.Conflict(s.now, e.Conflict, peer))
+	case s.isForeign(e.Heartbeat):
+		s.hearForeign(l, e.From, e.Heartbeat.Claims)
 	case e.Heartbeat.Node == s.Node:
 		s.hearName(l, e.From)
 	case s.is.Peers[e.Heartbeat.Node]:
@@ -390,6 +407,30 @@ func (s *Server) hear(e heard) {
 		l.peers[e.From] = peer{e.Heartbeat.Node, s.now}
 		s.do(l, l.machine.Hear(s.now, *e.Heartbeat))
 		s.yield(l, e.Heartbeat.Claims)
+	}
+}
+
+// isForeign reports whether a heartbeat is of no node of the cluster, though it may have the name of one.
+func (s *Server) isForeign(h *wire.Heartbeat) bool {
+	if h.Node != s.Node && !s.is.Peers[h.Node] {
+		return true
+	}
+	mark := s.is.Marks[h.Node]
+	return mark != (wire.Mark{}) && h.Mark != (wire.Mark{}) && mark != h.Mark
+}
+
+// hearForeign takes note of what a node owns that is none of the cluster's. It is no rival: it goes by no order of this cluster's,
+// and so what ARP and neighbour discovery say of the address decides, as with any host. It is told of.
+func (s *Server) hearForeign(l *elected, from wire.MAC, claims []wire.Claim) {
+	for _, c := range claims {
+		if c.State != wire.Owns || !l.concerns(c.Address) {
+			continue
+		}
+		f, known := l.foreign[c.Address]
+		if !known || f.mac == from {
+			l.foreign[c.Address] = sighting{from, s.now}
+		}
+		s.dirty = s.dirty || !known
 	}
 }
 
@@ -441,13 +482,15 @@ func (s *Server) do(l *elected, d election.Do) {
 		return
 	}
 	var errs []error
+	mark := s.is.Marks[s.Node]
 	if len(d.Say)+len(d.Repeat) > 0 {
 		s.sent[l.state.MAC] = s.now
 	}
 	if len(d.Say) > 0 {
-		errs = append(errs, l.port.Say(wire.Heartbeat{Node: s.Node, Claims: d.Say}))
+		errs = append(errs, l.port.Say(wire.Heartbeat{Node: s.Node, Claims: d.Say, Mark: mark}))
 	}
 	for _, h := range d.Repeat {
+		h.Mark = mark
 		errs = append(errs, l.port.Say(h))
 	}
 	for _, a := range d.Probe {
@@ -577,7 +620,7 @@ func (s *Server) trouble(l *elected) (words []string) {
 	if l.named {
 		words = append(words, fmt.Sprintf("on the link of %s another machine, %s, says under this node's name what it answers for: give each node a name of its own", l.name, l.namesake))
 	}
-	var refused []string
+	var refused, both []string
 	unable := make(map[string][]string)
 	for _, a := range l.machine.Refused() {
 		if why, is := l.unable[a]; is {
@@ -586,12 +629,22 @@ func (s *Server) trouble(l *elected) (words []string) {
 			who := mac.String()
 			if node, is := l.peer(s.now, mac, s.Timing); is {
 				who = node + ", " + who
+			} else if f, is := l.foreign[a]; is && f.mac == mac {
+				who = "a node of another cluster or a deleted one, " + who
 			}
 			refused = append(refused, fmt.Sprintf("%s (%s)", a, who))
 		}
 	}
 	if len(refused) > 0 {
 		words = append(words, fmt.Sprintf("on the link of %s somebody else has %s, and this node leaves it alone: take the address from that machine, or out of the cluster; where it is a node that answers for it, have the switches pass frames of EtherType %#04x", l.name, printable.Few(refused, 0), wire.EtherHeartbeat))
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(l.foreign), netip.Addr.Compare) {
+		if l.machine.Owns(a) {
+			both = append(both, fmt.Sprintf("%s (%s)", a, l.foreign[a].mac))
+		}
+	}
+	if len(both) > 0 {
+		words = append(words, fmt.Sprintf("on the link of %s a node of another cluster, or one that was deleted, says that it has %s, for which this node answers: give each cluster addresses of its own, and end the agent of a deleted node", l.name, printable.Few(both, 0)))
 	}
 	for _, why := range slices.Sorted(maps.Keys(unable)) {
 		words = append(words, fmt.Sprintf("on the link of %s this node cannot answer for %s and leaves it to others: %s", l.name, printable.Few(unable[why], 0), why))

@@ -383,6 +383,73 @@ func (n *node) saysNothing() {
 	})
 }
 
+// TestAnotherClusterOnTheLink has a node of another cluster on the link, which has the name of a peer, and then that of the node
+// itself, and takes an address that it would take from a peer: it is nobody's peer or namesake, and the node keeps the address.
+func TestAnotherClusterOnTheLink(t *testing.T) {
+	_, client, all := nodes(t, 1)
+	n := all[0]
+	var port *link.Port
+	err := netns.Do(client.path, func() (err error) {
+		port, err = link.Open("eth0", slog.New(slog.DiscardHandler))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(port.Close)
+	now := standing(all, n, false, four)
+	now.Peers["node9"] = true
+	now.Marks = map[string]wire.Mark{n.name: wire.MarkOf("mine"), "node9": wire.MarkOf("a peer's")}
+	c := now.Candidates[four]
+	c.Grade = 9
+	now.Candidates[four] = c
+	n.start(now)
+	owner(t, all, four)
+	var mark wire.Mark
+	for timeout := time.After(patience); mark == (wire.Mark{}); {
+		select {
+		case e := <-port.Events():
+			if e.Heartbeat != nil {
+				if mark = e.Heartbeat.Mark; mark != now.Marks[n.name] {
+					t.Fatalf("the node says that its mark is %x", mark)
+				}
+			}
+		case <-timeout:
+			t.Fatal("the node says nothing")
+		}
+	}
+	say := func(name string, mark wire.Mark) {
+		t.Helper()
+		if err := port.Say(wire.Heartbeat{Node: name, Mark: mark, Claims: []wire.Claim{{Address: four, State: wire.Owns}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say("node9", wire.MarkOf("another cluster's"))
+	n.says("a node of another cluster, or one that was deleted, says that it has 192.0.2.100 ("+client.mac("eth0")+")", "addresses of its own")
+	if !slices.Contains(n.Answered(), four) {
+		t.Error("another cluster takes the address as a peer would")
+	}
+	// What is said next is heard before the last.
+	say(n.name, wire.MarkOf("another cluster's"))
+	say("node9", wire.Mark{}) // as nodes of former versions do
+	await.NoError(t, patience, "a peer of a former version takes the address", func() error {
+		if slices.Contains(n.Answered(), four) {
+			return errors.New("the node has it still")
+		}
+		return nil
+	})
+	n.saysNothing()
+
+	t.Log("the other cluster had the address before")
+	owner(t, all, four)
+	n.end()
+	client.must("ip", "address", "add", four.String()+"/24", "dev", "eth0")
+	n.start(now)
+	n.says("somebody else has 192.0.2.100 (" + client.mac("eth0"))
+	say("node10", wire.MarkOf("another cluster's")) // a name that the cluster does not have
+	n.says("somebody else has 192.0.2.100 (a node of another cluster or a deleted one, " + client.mac("eth0"))
+}
+
 // TestTheKernelOfANodeHasTheAddress has a node own one address, while its kernel has another, which
 // somebody gave it, and for which it is no candidate: it is named.
 func TestTheKernelOfANodeHasTheAddress(t *testing.T) {

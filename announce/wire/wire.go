@@ -7,6 +7,7 @@
 package wire
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -99,6 +100,22 @@ type Heartbeat struct {
 	// where they are its own.
 	Of     string
 	Claims []Claim
+	// Mark tells the node from one of the same name in another cluster. It is the zero Mark where that is not
+	// said, as by nodes of former versions.
+	Mark Mark
+}
+
+// Mark stands for a node of one cluster.
+type Mark [8]byte
+
+// MarkOf returns the Mark of a node whose Node has a UID, the zero Mark where it has none. All nodes of a
+// cluster know the UID, and another cluster has others.
+func MarkOf(uid string) (m Mark) {
+	if uid != "" {
+		sum := sha256.Sum256([]byte(uid))
+		copy(m[:], sum[:])
+	}
+	return m
 }
 
 // The bytes of a heartbeat behind the Ethernet header: magic, version, the length of the
@@ -106,6 +123,10 @@ type Heartbeat struct {
 // of claims in two bytes, and the claims: a byte whose lowest two bits are the state and whose
 // highest says that the address is of IPv6, a byte with the grade, and the address. What a node
 // says of itself is of the first version, which all nodes read.
+//
+// The Mark of the sender is in each frame as the first claim: that it leaves, with grade 255, an address of
+// 100::/64, which no packets are for (RFC 6666), and whose last bytes are the Mark. Nodes of former versions
+// read that, and are candidates for no such address, so that they hear what follows as they always did.
 const (
 	magic     = "weft"
 	version   = 1
@@ -115,7 +136,13 @@ const (
 	stateBits = 3
 	// MaxNode is how long a node's name may be, in bytes (RFC 1123).
 	MaxNode = 253
+	// markGrade is the grade in the claim that has the Mark, and markSize how many bytes that claim has.
+	markGrade = 255
+	markSize  = 2 + 16
 )
+
+// marks is what an address of 100::/64 begins with.
+var marks = [8]byte{0: 1}
 
 // What an MTU counts as at least and at most, in bytes, when heartbeats are written. Nodes on one link may
 // have different MTUs, and an interface drops frames that are longer than its own allows: a node that may
@@ -136,7 +163,12 @@ func Frames(from MAC, h Heartbeat, mtu int) (frames [][]byte) {
 	if h.Of != "" {
 		head = append(append(head, byte(len(h.Of))), h.Of...)
 	}
-	room := min(max(mtu, minMTU), maxMTU) - len(head) - 2
+	var mark []byte
+	if h.Mark != (Mark{}) {
+		mark = append([]byte{byte(Leaves) | sixth, markGrade}, marks[:]...)
+		mark = append(mark, h.Mark[:]...)
+	}
+	room := min(max(mtu, minMTU), maxMTU) - len(head) - 2 - len(mark)
 	for rest := h.Claims; len(rest) > 0; {
 		size, n := 0, 0
 		for n < len(rest) {
@@ -146,8 +178,9 @@ func Frames(from MAC, h Heartbeat, mtu int) (frames [][]byte) {
 			}
 			size, n = size+one, n+1
 		}
-		b := append(frame(Group, from, EtherHeartbeat, len(head)+2+size), head...)
-		b = binary.BigEndian.AppendUint16(b, uint16(n))
+		b := append(frame(Group, from, EtherHeartbeat, len(head)+2+len(mark)+size), head...)
+		b = binary.BigEndian.AppendUint16(b, uint16(n+len(mark)/markSize))
+		b = append(b, mark...)
 		for _, c := range rest[:n] {
 			first := byte(c.State)
 			if c.Address.Is6() {
@@ -204,12 +237,23 @@ func ReadHeartbeat(b []byte) (h Heartbeat, from MAC, err error) {
 		if head&^(sixth|stateBits) != 0 || len(b) < 2+size {
 			return h, from, errors.New("it has an address that cannot be read")
 		}
+		if size == 16 && State(head&stateBits) == Leaves && b[1] == markGrade && [8]byte(b[2:]) == marks {
+			mark := Mark(b[2+len(marks):])
+			if h.Mark != (Mark{}) || mark == (Mark{}) || len(h.Claims) > 0 {
+				return h, from, errors.New("it does not say once, before its addresses, which cluster it is of")
+			}
+			h.Mark, b = mark, b[markSize:]
+			continue
+		}
 		a, _ := netip.AddrFromSlice(b[2 : 2+size])
 		if !Answerable(a) {
 			return h, from, fmt.Errorf("it has %s, which nobody answers for", a)
 		}
 		h.Claims = append(h.Claims, Claim{Address: a, State: State(head & stateBits), Grade: b[1]})
 		b = b[2+size:]
+	}
+	if len(h.Claims) == 0 {
+		return h, from, errors.New("it speaks of no address")
 	}
 	for _, c := range b {
 		if c != 0 {

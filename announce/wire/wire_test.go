@@ -26,10 +26,12 @@ func TestBytes(t *testing.T) {
 		frame []byte
 		want  string
 	}{
-		"heartbeat": {Frames(mine, Heartbeat{"n1", "", []Claim{{four, Owns, 0}, {six, Leaves, 9}}}, 1500)[0],
+		"heartbeat": {Frames(mine, Heartbeat{Node: "n1", Claims: []Claim{{four, Owns, 0}, {six, Leaves, 9}}}, 1500)[0],
 			"037765667401 020000000001 88b5 77656674 01 02 6e31 0002 00 00 c0000207 83 09 20010db8000000000000000000000007 " + strings.Repeat("00", 12)},
-		"another node's heartbeat": {Frames(mine, Heartbeat{"n1", "n2", []Claim{{four, Owns, 0}}}, 1500)[0],
+		"another node's heartbeat": {Frames(mine, Heartbeat{Node: "n1", Of: "n2", Claims: []Claim{{four, Owns, 0}}}, 1500)[0],
 			"037765667401 020000000001 88b5 77656674 02 02 6e31 02 6e32 0001 00 00 c0000207 " + strings.Repeat("00", 27)},
+		"marked heartbeat": {Frames(mine, Heartbeat{Node: "n1", Claims: []Claim{{four, Owns, 0}}, Mark: Mark{0xa, 0xb, 7: 0xc}}, 1500)[0],
+			"037765667401 020000000001 88b5 77656674 01 02 6e31 0002 83 ff 0100000000000000 0a0b00000000000c 00 00 c0000207 " + strings.Repeat("00", 12)},
 		"probe": {ProbeARP(mine, four),
 			"ffffffffffff 020000000001 0806 0001 0800 06 04 0001 020000000001 00000000 000000000000 c0000207 000000000000000000000000000000000000"},
 		"announcement": {AnnounceARP(mine, four)[0],
@@ -60,7 +62,8 @@ func anyAddress() *rapid.Generator[netip.Addr] {
 
 func TestAHeartbeatIsReadAsItWasWritten(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		h := Heartbeat{Node: rapid.StringMatching(`[a-z0-9]{1,253}`).Draw(t, "node"), Of: rapid.StringMatching(`([a-z0-9]{1,253})?`).Draw(t, "of")}
+		h := Heartbeat{Node: rapid.StringMatching(`[a-z0-9]{1,253}`).Draw(t, "node"), Of: rapid.StringMatching(`([a-z0-9]{1,253})?`).Draw(t, "of"),
+			Mark: rapid.SampledFrom([]Mark{{}, MarkOf("one"), MarkOf("two")}).Draw(t, "mark")}
 		h.Claims = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Claim {
 			return Claim{anyAddress().Draw(t, "address"), State(rapid.IntRange(0, int(states)-1).Draw(t, "state")), rapid.Uint8().Draw(t, "grade")}
 		}), 1, 1200).Draw(t, "claims")
@@ -71,7 +74,7 @@ func TestAHeartbeatIsReadAsItWasWritten(t *testing.T) {
 				t.Fatalf("a frame has %d bytes on a link of %d, where other nodes may have 1500", len(b), mtu)
 			}
 			got, from, err := ReadHeartbeat(b)
-			if err != nil || from != mine || got.Node != h.Node || got.Of != h.Of {
+			if err != nil || from != mine || got.Node != h.Node || got.Of != h.Of || got.Mark != h.Mark {
 				t.Fatalf("read %v from %s: %v", got, from, err)
 			}
 			read = append(read, got.Claims...)
@@ -80,6 +83,16 @@ func TestAHeartbeatIsReadAsItWasWritten(t *testing.T) {
 			t.Error(diff)
 		}
 	})
+}
+
+// A node's Mark is the same wherever it is made, and another one's is another.
+func TestMarks(t *testing.T) {
+	if one := MarkOf("1e6b6a4e-0000-0000-0000-000000000001"); one != MarkOf("1e6b6a4e-0000-0000-0000-000000000001") || one == MarkOf("1e6b6a4e-0000-0000-0000-000000000002") || one == (Mark{}) {
+		t.Errorf("the mark is %x", one)
+	}
+	if none := MarkOf(""); none != (Mark{}) {
+		t.Errorf("who has no UID has the mark %x", none)
+	}
 }
 
 func TestAThousandAddressesTakeFewFrames(t *testing.T) {
@@ -117,7 +130,7 @@ func TestNeighbours(t *testing.T) {
 }
 
 func TestWhatIsRefused(t *testing.T) {
-	whole := Frames(mine, Heartbeat{"n1", "", []Claim{{four, Owns, 0}}}, 1500)[0]
+	whole := Frames(mine, Heartbeat{Node: "n1", Claims: []Claim{{four, Owns, 0}}}, 1500)[0]
 	change := func(at int, to byte) []byte {
 		b := bytes.Clone(whole)
 		b[at] = to
@@ -148,6 +161,16 @@ func TestWhatIsRefused(t *testing.T) {
 			t.Errorf("%x: %v, want %q", test.frame, err, test.want)
 		}
 	}
+	marked := Frames(mine, Heartbeat{Node: "n1", Claims: []Claim{{four, Leaves, 0}}, Mark: MarkOf("one")}, 1500)[0]
+	claim := marked[headerLength+len(magic)+6:][:markSize]
+	for what, frame := range map[string][]byte{
+		"alone": append(append(bytes.Clone(marked[:headerLength+len(magic)+4]), 0, 1), claim...),
+		"twice": append(append(append(bytes.Clone(marked[:headerLength+len(magic)+4]), 0, 3), claim...), marked[headerLength+len(magic)+6:]...),
+	} {
+		if h, _, err := ReadHeartbeat(frame); err == nil {
+			t.Errorf("a heartbeat with its mark %s is read as %+v", what, h)
+		}
+	}
 	arp := ARP{SenderMAC: mine, Sender: four, Target: four}.Frame(Broadcast)
 	arp[8+headerLength] ^= 2
 	if _, err := ReadARP(arp); err == nil {
@@ -161,10 +184,11 @@ func TestWhatIsRefused(t *testing.T) {
 }
 
 func FuzzRead(f *testing.F) {
-	for _, b := range Frames(mine, Heartbeat{"n1", "", []Claim{{four, Owns, 0}, {six, Claims, 1}}}, 1500) {
+	for _, b := range Frames(mine, Heartbeat{Node: "n1", Claims: []Claim{{four, Owns, 0}, {six, Claims, 1}}}, 1500) {
 		f.Add(b)
 	}
-	f.Add(Frames(mine, Heartbeat{"n1", "n2", []Claim{{four, Owns, 0}}}, 1500)[0])
+	f.Add(Frames(mine, Heartbeat{Node: "n1", Of: "n2", Claims: []Claim{{four, Owns, 0}}}, 1500)[0])
+	f.Add(Frames(mine, Heartbeat{Node: "n1", Claims: []Claim{{four, Owns, 0}}, Mark: MarkOf("one")}, 1500)[0])
 	f.Add(ProbeARP(mine, four))
 	f.Add(AnnounceNeighbour(mine, six))
 	f.Add(ProbeNeighbour(mine, six))
@@ -173,7 +197,7 @@ func FuzzRead(f *testing.F) {
 			var claims []Claim
 			for _, b := range Frames(from, h, 1500) {
 				again, _, err := ReadHeartbeat(b)
-				if err != nil || again.Node != h.Node || again.Of != h.Of {
+				if err != nil || again.Node != h.Node || again.Of != h.Of || again.Mark != h.Mark {
 					t.Errorf("%v is read as %v, %v", h, again, err)
 				}
 				claims = append(claims, again.Claims...)
