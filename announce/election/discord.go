@@ -63,11 +63,12 @@ func (s *discord) lose(now time.Duration, t Timing) {
 	s.lost, s.lostAt = min(s.lost+1, mostLost), now
 }
 
-// restless is from how many losses on an address counts as one that changes hands. One happens
-// when a link that was cut is whole again.
+// restless is from how many losses on an address counts as one that changes hands, and is told of. One happens
+// when a link that was cut is whole again. From one less on the node waits longer before it takes it over.
 const restless = 3
 
-// penalty is how much longer the node waits before it takes over the address.
+// penalty is how much longer the node waits before it takes over the address: Silence behind the second loss,
+// and twice as long behind each other one.
 func (s *discord) penalty(now time.Duration, t Timing) time.Duration {
 	if s.lost < restless-1 || now-s.lostAt >= t.Calm {
 		return 0

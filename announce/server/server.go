@@ -102,6 +102,9 @@ type elected struct {
 	asked     bool
 	// foreign are nodes of other clusters, or deleted ones, that say they own an address which the node owns or leaves alone, by that.
 	foreign map[netip.Addr]sighting
+	// unsaid is why the node could not say what it owns, each time since unsaidAt, and nil where it could last.
+	unsaid   error
+	unsaidAt time.Duration
 	// namesake is who else was heard by this node's name, and namedAt when last. While named it is told of.
 	namesake wire.MAC
 	namedAt  time.Duration
@@ -487,7 +490,12 @@ func (s *Server) do(l *elected, d election.Do) {
 		s.sent[l.state.MAC] = s.now
 	}
 	if len(d.Say) > 0 {
-		errs = append(errs, l.port.Say(wire.Heartbeat{Node: s.Node, Claims: d.Say, Mark: mark}))
+		err := l.port.Say(wire.Heartbeat{Node: s.Node, Claims: d.Say, Mark: mark})
+		if l.unsaid == nil {
+			l.unsaidAt = s.now
+		}
+		l.unsaid = err
+		errs = append(errs, err)
 	}
 	for _, h := range d.Repeat {
 		h.Mark = mark
@@ -619,6 +627,10 @@ func (s *Server) tell() {
 func (s *Server) trouble(l *elected) (words []string) {
 	if l.named {
 		words = append(words, fmt.Sprintf("on the link of %s another machine, %s, says under this node's name what it answers for: give each node a name of its own", l.name, l.namesake))
+	}
+	// One that is lost now and then is made up for by the next.
+	if l.unsaid != nil && s.now-l.unsaidAt >= s.Timing.Silence && len(l.machine.Owned()) > 0 {
+		words = append(words, fmt.Sprintf("other nodes do not hear for which addresses this node answers, and may take them over: %v: see that the interface has an MTU of 576 at least, and that nothing on the node forbids such frames", l.unsaid))
 	}
 	var refused, both []string
 	unable := make(map[string][]string)

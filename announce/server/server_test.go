@@ -598,6 +598,25 @@ func TestAnInterfaceIsDown(t *testing.T) {
 	}
 }
 
+// TestWhatANodeCannotSay has a node's interface take no frame that has room for all of its addresses: it owns them, and says that
+// others do not hear of it.
+func TestWhatANodeCannotSay(t *testing.T) {
+	_, _, all := nodes(t, 1)
+	n := all[0]
+	n.must("ip", "link", "set", "eth0", "mtu", "68")
+	var many []netip.Addr
+	for i := range 20 {
+		many = append(many, netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)}))
+	}
+	n.start(standing(all, n, false, many...))
+	n.says("other nodes do not hear for which addresses this node answers", "interface eth0", "message too long")
+	if owned := len(n.Answered()); owned != len(many) {
+		t.Errorf("it answers for %d of %d addresses", owned, len(many))
+	}
+	n.must("ip", "link", "set", "eth0", "mtu", "1500")
+	n.saysNothing()
+}
+
 // TestWhoHasANodesName has a node have two interfaces on one link, by which it hears itself, then leave one of them, and
 // then a machine say something under its name. That one is told of, and not the node itself.
 func TestWhoHasANodesName(t *testing.T) {
