@@ -62,7 +62,16 @@ func newAnnouncer(a *agent) *announcer {
 	n := &announcer{agent: a, server: server.New(a.Node, a.Log), kick: make(chan struct{}, 1),
 		announced: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_announced_addresses", Help: "Addresses that the node answers for on its links."}),
 		takeovers: prometheus.NewCounter(prometheus.CounterOpts{Name: "weft_address_takeovers_total", Help: "How often the node began to answer for an address on its links."})}
-	a.metrics.registry.MustRegister(n.announced, n.takeovers)
+	candidates := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "weft_announce_candidates", Help: "Addresses for which the node may answer on its links."}, func() float64 {
+		candidates, _ := n.server.Counts()
+		return float64(candidates)
+	})
+	refused := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "weft_announce_refused_addresses",
+		Help: "Addresses for which the node may answer and which it leaves alone, as somebody else has them or as it cannot answer for them."}, func() float64 {
+		_, refused := n.server.Counts()
+		return float64(refused)
+	})
+	a.metrics.registry.MustRegister(n.announced, n.takeovers, candidates, refused)
 	n.checks.changed = func() { notify(n.kick) }
 	kinds := slices.DeleteFunc([]*registry.Kind{api.AddressPoolKind, api.AddressGrantKind, api.VirtualAddressKind},
 		func(k *registry.Kind) bool { return !a.Registry.Serves(k) })

@@ -61,6 +61,7 @@ type Server struct {
 	standing Standing
 	kick     chan struct{}
 	state    []netip.Addr
+	refused  int
 
 	// What follows is Run's own.
 	start time.Time
@@ -210,6 +211,14 @@ func (s *Server) Answered() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state
+}
+
+// Counts are for how many addresses the node may answer, and how many of these it leaves alone as somebody else has
+// them, or as it cannot answer for them.
+func (s *Server) Counts() (candidates, refused int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.standing.Candidates), s.refused
 }
 
 // Run works until ctx ends, in the network namespace that it is called in. Other nodes then take
@@ -595,9 +604,11 @@ func (s *Server) hold() {
 func (s *Server) tell() {
 	var owned []netip.Addr
 	var words []string
+	refused := 0
 	for _, name := range slices.Sorted(maps.Keys(s.links)) {
 		l := s.links[name]
 		owned = append(owned, l.machine.Owned()...)
+		refused += len(l.machine.Refused())
 		if l.err != nil && l.port == nil {
 			words = append(words, l.err.Error())
 		}
@@ -616,7 +627,7 @@ func (s *Server) tell() {
 	slices.SortFunc(owned, netip.Addr.Compare)
 	s.mu.Lock()
 	same := slices.Equal(s.state, owned)
-	s.state = owned
+	s.state, s.refused = owned, refused
 	s.mu.Unlock()
 	if !same {
 		s.Changed()

@@ -353,6 +353,12 @@ func TestSomebodyElseHasTheAddress(t *testing.T) {
 	if slices.Contains(n.Answered(), four) {
 		t.Error("it answers for what somebody else has")
 	}
+	await.NoError(t, patience, "what somebody else has is counted", func() error {
+		if candidates, refused := n.Counts(); candidates != 2 || refused != 1 {
+			return fmt.Errorf("the node may answer for %d addresses and leaves %d alone, want 2 and 1", candidates, refused)
+		}
+		return nil
+	})
 }
 
 // says waits until a node's problem has some words.
