@@ -434,6 +434,14 @@ func (m *Machine) Refuse(now time.Duration, a netip.Addr) (d Do) {
 	return d
 }
 
+// Again has the node look now, and not only when Refused is over, whether somebody else still has an address that it leaves
+// alone.
+func (m *Machine) Again(now time.Duration, a netip.Addr) {
+	if s := m.seats[a]; s != nil && s.phase == refusing {
+		s.due = min(s.due, now)
+	}
+}
+
 // Refresh has all that the node owns be told to the link again, as after its Ethernet address
 // changed.
 func (m *Machine) Refresh(now time.Duration) (d Do) {

@@ -160,6 +160,18 @@ func (l *elected) forget(now time.Duration, t election.Timing) {
 	maps.DeleteFunc(l.unable, func(a netip.Addr, _ string) bool { return lost(a) })
 }
 
+// lookAgain has the node ask again for addresses that a node had which is none of the cluster's, and which is not heard any
+// more. Where it is of another cluster, that one's other nodes come first, as they take over within less time.
+func (l *elected) lookAgain(now time.Duration, t election.Timing) {
+	maps.DeleteFunc(l.foreign, func(a netip.Addr, f sighting) bool {
+		silent := now-f.at > lately*t.Silence && l.machine.Refuses(a) && l.strangers[a] == f.mac
+		if silent {
+			l.machine.Again(now, a)
+		}
+		return silent
+	})
+}
+
 // concerns reports whether the node owns an address, or leaves it alone as somebody else has it.
 func (l *elected) concerns(a netip.Addr) bool { return l.machine.Owns(a) || l.machine.Refuses(a) }
 
@@ -368,6 +380,7 @@ func (s *Server) look() {
 	maps.DeleteFunc(s.sent, func(_ wire.MAC, at time.Duration) bool { return s.now-at >= namesakeFor })
 	for _, l := range s.links {
 		l.forget(s.now, s.Timing)
+		l.lookAgain(s.now, s.Timing)
 		if l.port == nil {
 			if s.open(l); l.port != nil {
 				changed = true

@@ -450,10 +450,23 @@ func TestAnotherClusterOnTheLink(t *testing.T) {
 	owner(t, all, four)
 	n.end()
 	client.must("ip", "address", "add", four.String()+"/24", "dev", "eth0")
+	n.refused = time.Hour
 	n.start(now)
 	n.says("somebody else has 192.0.2.100 (" + client.mac("eth0"))
-	say("node10", wire.MarkOf("another cluster's")) // a name that the cluster does not have
-	n.says("somebody else has 192.0.2.100 (a node of another cluster or a deleted one, " + client.mac("eth0"))
+	await.NoError(t, patience, "it is said of which cluster that one is not", func() error {
+		say("node10", wire.MarkOf("another cluster's")) // a name that the cluster does not have
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if !strings.Contains(n.problem, "somebody else has 192.0.2.100 (a node of another cluster or a deleted one, "+client.mac("eth0")) {
+			return fmt.Errorf("the problem is %q", n.problem)
+		}
+		return nil
+	})
+
+	t.Log("that one dies")
+	client.must("ip", "address", "del", four.String()+"/24", "dev", "eth0")
+	say("node10", wire.MarkOf("another cluster's"))
+	owner(t, all, four)
 }
 
 // TestTheKernelOfANodeHasTheAddress has a node own one address, while its kernel has another, which
