@@ -237,16 +237,9 @@ func (n *announcer) stand() {
 		self.Links = append(self.Links, at)
 	}
 	n.checks.set(objects)
-	now := server.Standing{Peers: make(map[string]bool), Marks: make(map[string]wire.Mark)}
+	now := among(objects, n.agent.Node)
 	var problems []announce.Problem
 	now.Candidates, problems = announce.Candidates(objects, self)
-	for node := range registry.Each[*corev1.Node](objects, api.Node) {
-		now.Peers[node.Name] = true
-		now.Marks[node.Name] = wire.MarkOf(string(node.UID))
-		if node.Name == n.agent.Node {
-			now.Leaving = api.IsLeaving(node) || node.Spec.Unschedulable || !announce.MayAnnounce(node)
-		}
-	}
 	n.told(n.objects.Absent())
 	if !n.settle(coming, now) {
 		return // whoever has another plan come has kicked
@@ -258,6 +251,19 @@ func (n *announcer) stand() {
 	if changed {
 		n.agent.node.Kick()
 	}
+}
+
+// among is what the server is told of nodes, without that for which this one is a candidate.
+func among(objects registry.Objects, self string) server.Standing {
+	now := server.Standing{Peers: make(map[string]bool), Marks: make(map[string]wire.Mark)}
+	for node := range registry.Each[*corev1.Node](objects, api.Node) {
+		now.Peers[node.Name] = true
+		now.Marks[node.Name] = wire.MarkOf(string(node.UID))
+		if node.Name == self {
+			now.Leaving = api.IsLeaving(node) || node.Spec.Unschedulable || !announce.MayAnnounce(node)
+		}
+	}
+	return now
 }
 
 // told has it be told when the node goes on without other kinds than it did.

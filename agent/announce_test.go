@@ -10,7 +10,12 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/weftnet/weft/announce/server"
+	"github.com/weftnet/weft/announce/wire"
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
@@ -37,6 +42,23 @@ func TestServes(t *testing.T) {
 	left.Local.ServicesLeft = true
 	if serves(&left, netip.MustParseAddr("192.0.2.1"), "") {
 		t.Error("what is left to kube-proxy is served")
+	}
+}
+
+// TestNodesAreToldFromThoseOfOtherClusters asks what the server is told of nodes: of each its name and the mark of its UID, and
+// whether the node itself is to go.
+func TestNodesAreToldFromThoseOfOtherClusters(t *testing.T) {
+	objects := make(registry.Snapshot)
+	for name, uid := range map[string]types.UID{"node1": "1e6b6a4e", "node2": "2f7c7b5f"} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: uid}}
+		n.Spec.Unschedulable = name == "node2"
+		objects.Put(api.Node, n)
+	}
+	for self, leaving := range map[string]bool{"node1": false, "node2": true} {
+		now := among(objects, self)
+		if !now.Peers["node1"] || !now.Peers["node2"] || now.Marks["node1"] != wire.MarkOf("1e6b6a4e") || now.Marks["node2"] != wire.MarkOf("2f7c7b5f") || now.Leaving != leaving {
+			t.Errorf("%s is told %+v", self, now)
+		}
 	}
 }
 
