@@ -36,6 +36,7 @@ package answer
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/miekg/dns"
 )
@@ -226,6 +227,10 @@ func (a *answering) fit(r *dns.Msg) *dns.Msg {
 	r.Compress = true
 	if len(extra) > 0 && r.Len() > a.size {
 		r.Extra = opt
+	}
+	if r.Rcode == dns.RcodeSuccess && len(r.Answer) > 0 && (a.edns == nil || !a.edns.Do()) && r.Len() > a.size {
+		// So are the servers of the name's zone, beside an answer. Who checks signatures wants what is signed.
+		r.Ns = slices.DeleteFunc(r.Ns, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeNS })
 	}
 	r.Truncate(a.size)
 	if a.from.Stream {
