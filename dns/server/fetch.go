@@ -47,8 +47,10 @@ func (r *router) fetch(ctx context.Context, of *route, by netip.AddrPort, q *dns
 	case waited > outsideTime/2:
 	case err != nil:
 		of.failures.add(question, failure{err: err})
+		r.told.add(q, of.targets, "by TCP: "+err.Error())
 	case !helps(said):
 		of.failures.add(question, failureOf(said))
+		r.told.add(q, of.targets, "by TCP the last one answers "+dns.RcodeToString[failureOf(said).rcode])
 	}
 	return said, err
 }

@@ -59,6 +59,8 @@ type router struct {
 	unpacking sync.Mutex
 	// away are the questions that servers are being asked by UDP.
 	away singleflight.Group
+	// told is where those are logged that fail.
+	told *failureLog
 }
 
 // find returns who is asked for a name.
@@ -284,9 +286,11 @@ func (r *router) once(ctx context.Context, to *route, q *dns.Msg, past *recorder
 		switch {
 		case err != nil:
 			to.failures.add(question, failure{err: err})
+			r.told.add(q, to.targets, why(a, err))
 			to.troubled.Store(true)
 		case !helps(a.said):
 			to.failures.add(question, failureOf(a.said))
+			r.told.add(q, to.targets, why(a, nil))
 			to.answered.CompareAndSwap(answeredNone, answeredBadly)
 			to.troubled.Store(true)
 		default:

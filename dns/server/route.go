@@ -138,6 +138,7 @@ func (s *Server) take(w *ways) error {
 		return err
 	}
 	next.rooms = o.rooms // who waits there waits still
+	next.router.told = o.router.told
 	if err := next.use(w); err != nil {
 		return err
 	}

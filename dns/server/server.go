@@ -134,6 +134,7 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
+	o.router.told = &failureLog{log: s.log}
 	s.outside.Store(o)
 	// What the goroutines below do ends with the process.
 	background, stop := context.WithCancel(context.Background())
