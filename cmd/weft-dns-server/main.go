@@ -42,7 +42,11 @@ func main() {
 	flag.StringVar(&c.Resolv, "resolv-conf", "/etc/resolv.conf", "`PATH` of the node's resolv.conf, whose servers are asked for all other names")
 	flag.StringVar(&c.Domain, "domain", "cluster.local", "`DOMAIN` that is taken for the cluster's until the agent has said which it is")
 	flag.StringVar(&c.Metrics, "metrics-listen", "", "`ADDRESS` and port at which to tell metrics; nowhere if empty")
+	var level slog.Level
+	flag.TextVar(&level, "log-level", slog.LevelInfo, "least `LEVEL` to log: debug, info, warn or error")
 	flag.Parse()
+	// What CoreDNS's plug-ins log goes the same way.
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
 	if err := run(c, *file, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(2)
@@ -55,8 +59,6 @@ func run(c server.Config, file uint, args []string) (err error) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// What CoreDNS's plug-ins log goes the same way.
-	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if c.Keeper, err = keeper.Inherited(uintptr(file)); err != nil {
 		return err
 	}
