@@ -69,6 +69,7 @@ func (r *route) exchange(ctx context.Context, q *dns.Msg, past *recorder) (last 
 		said, failed := t.ask(ctx, q, past)
 		if failed != nil {
 			err = failed
+			r.pods.silent(t.at)
 			if i < len(up) {
 				turns = append(turns, t)
 			}

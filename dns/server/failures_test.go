@@ -93,6 +93,10 @@ func TestFailsAtOnce(t *testing.T) {
 		if len(failed.all) != 1 {
 			t.Errorf("%d questions are known", len(failed.all))
 		}
+		at := server{at: c.LocalAddr().(*net.UDPAddr).AddrPort()}
+		if pods, _, _ := s.outside.Load().router.said(); pods[at] != (got{silent: true}) {
+			t.Errorf("of servers pods got %+v", pods)
+		}
 		for _, one := range failed.all {
 			if one.err == nil {
 				t.Errorf("of that nothing is known: %+v", one)

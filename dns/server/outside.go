@@ -102,8 +102,8 @@ func newRoute(domain string, waiting *share) route {
 		streams: make(chan struct{}, fewStreams), failures: newFailures(), troubled: new(atomic.Bool)}
 }
 
-// got is what pods got of a server: help with names, and none where a server behind it helped.
-type got struct{ helped, passed bool }
+// got is what pods got of a server: help with names, none where a server behind it helped, and no answer.
+type got struct{ helped, passed, silent bool }
 
 // pods are what pods got of servers since that was looked at last.
 type pods struct {
@@ -115,13 +115,26 @@ type pods struct {
 func (p *pods) helped(at netip.AddrPort, passed []netip.AddrPort) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.note(at, got{helped: true})
+	for _, a := range passed {
+		p.note(a, got{passed: true})
+	}
+}
+
+// silent takes note of who said nothing.
+func (p *pods) silent(at netip.AddrPort) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.note(at, got{silent: true})
+}
+
+// note adds to what pods got. mu is held.
+func (p *pods) note(at netip.AddrPort, more got) {
 	if p.all == nil {
 		p.all = map[netip.AddrPort]got{}
 	}
-	p.all[at] = got{true, p.all[at].passed}
-	for _, a := range passed {
-		p.all[a] = got{p.all[a].helped, true}
-	}
+	before := p.all[at]
+	p.all[at] = got{before.helped || more.helped, before.passed || more.passed, before.silent || more.silent}
 }
 
 func (p *pods) take() (all map[netip.AddrPort]got) {

@@ -32,6 +32,9 @@ type standing struct {
 	// silent says to how many probes in a row it said nothing, and useless to how many nothing that
 	// helps, where it has helped no pod since.
 	silent, useless int
+	// deaf says that probes got no answer of it, and a pod help since, and that no question of a pod was left
+	// without an answer after that: probes are what it says nothing to.
+	deaf bool
 	// passed says that since then pods got no help of it, and did of a server behind it. doubted says that
 	// they did since it was probed last.
 	passed, doubted bool
@@ -57,6 +60,7 @@ func (s *standing) take(o outcome) {
 	}
 	if o.heard {
 		s.useless++
+		s.deaf = false
 	}
 	if o.helped || o.loops {
 		s.useless, s.passed, s.partly = 0, false, time.Time{}
@@ -67,6 +71,13 @@ func (s *standing) take(o outcome) {
 func (s *standing) hear(got got, now time.Time) {
 	s.doubted = s.doubted || got.passed
 	switch {
+	case got.helped && s.silent > 0:
+		s.silent, s.deaf = 0, true
+	case !got.helped && got.silent && s.deaf:
+		// From here probes count, and they have to find it out anew.
+		s.silent, s.deaf = 0, false
+	}
+	switch {
 	case got.helped && s.useless > 0:
 		s.useless, s.passed, s.partly = 0, false, now
 	case got.helped && !s.partly.IsZero():
@@ -76,8 +87,8 @@ func (s *standing) hear(got got, now time.Time) {
 	}
 }
 
-// isSilent reports whether it says nothing.
-func (s *standing) isSilent() bool { return s.silent >= maxSilent }
+// isSilent reports whether it says nothing, to pods neither.
+func (s *standing) isSilent() bool { return s.silent >= maxSilent && !s.deaf }
 
 // refuses reports whether it helps with no name, as far as probes say.
 func (s *standing) refuses(now time.Time) bool {

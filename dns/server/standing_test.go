@@ -10,7 +10,7 @@ import (
 // wanted is whether it refuses, whether others help in its place, and when it is probed again.
 func TestStanding(t *testing.T) {
 	useless, helped, silence := outcome{heard: true}, outcome{heard: true, helped: true}, outcome{}
-	pod, passed := got{helped: true}, got{passed: true}
+	pod, passed, none := got{helped: true}, got{passed: true}, got{silent: true}
 	type step struct {
 		what any
 		want string
@@ -43,6 +43,17 @@ func TestStanding(t *testing.T) {
 		},
 		"it says nothing": {
 			{silence, "soon"}, {silence, "silent soon"}, {useless, "soon"}, {helped, "later"},
+		},
+		"it says nothing to probes alone": {
+			{silence, "soon"}, {silence, "silent soon"}, {pod, "later"}, {silence, "soon"}, {silence, "soon"},
+			{time.Hour, "soon"}, {silence, "soon"}, {got{helped: true, silent: true}, "later"}, {silence, "soon"}, {silence, "soon"},
+		},
+		"it says nothing to probes, and then nothing at all": {
+			{silence, "soon"}, {pod, "later"}, {silence, "soon"}, {silence, "soon"},
+			{none, "later"}, {silence, "soon"}, {silence, "silent soon"}, {none, "silent soon"}, {helped, "later"},
+		},
+		"a probe is lost, and then it says nothing at all": {
+			{silence, "soon"}, {pod, "later"}, {helped, "later"}, {silence, "soon"}, {silence, "silent soon"},
 		},
 		"it brings queries back": {
 			{useless, "soon"}, {outcome{loops: true}, "loops soon"}, {silence, "soon"}, {helped, "later"},
