@@ -259,6 +259,8 @@ func (k *Keeper) begin(ctx context.Context) error {
 	c.SetReadDeadline(time.Time{})
 	for i, at := range *m.Sockets {
 		k.sockets[at.Addr()] = pair{files[2*i], files[2*i+1], at}
+		// The node's limit may be another one by now. If that fails it has the room that it had.
+		makeRoom(files[2*i])
 	}
 	k.o.Log.Info("took the sockets of the keeper before", "addresses", *m.Sockets)
 	k.role, k.before = taking, c

@@ -127,6 +127,12 @@ func serve(args []string) {
 				panic(err)
 			}
 			u := c.(*net.UDPConn)
+			if strings.HasPrefix(name, "tight") {
+				u.SetReadBuffer(tight)
+			}
+			if strings.HasPrefix(name, "room") {
+				report.Problem = room(u)
+			}
 			open[s.At] = append(open[s.At], u)
 			report.Serves = append(report.Serves, s.At)
 			reading.Go(func() {

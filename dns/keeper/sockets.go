@@ -88,9 +88,8 @@ func open(at netip.AddrPort, kind int) (int, error) {
 		// Connections that have just ended are no reason not to listen. For UDP the same
 		// option would let others listen at the same address, and get the queries.
 		set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
-	} else if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
-		// Without the right for it the system's limit holds.
-		set(unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	} else if err == nil {
+		err = makeRoom(fd)
 	}
 	if err == nil {
 		err = os.NewSyscallError("bind", unix.Bind(fd, sockaddr(at)))
@@ -103,6 +102,15 @@ func open(at netip.AddrPort, kind int) (int, error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// makeRoom gives a socket as much room for queries that wait to be read as it may have now.
+func makeRoom(udp int) error {
+	if unix.SetsockoptInt(udp, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) == nil {
+		return nil
+	}
+	// Without the right for it the system's limit holds.
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(udp, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer))
 }
 
 func sockaddr(at netip.AddrPort) unix.Sockaddr {
