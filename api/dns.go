@@ -76,7 +76,7 @@ type DNSSpec struct {
 	// of that domain that pods of its namespace look for.
 	AnyPrefix bool `json:"anyPrefix,omitempty"`
 	// StaleSeconds is for how long after its time is over an answer from outside is given
-	// while nobody there answers, up to 86400; 0 means not at all. Default 3600.
+	// where nobody there answers in time, and also that there is no such name, up to 86400; 0 means not at all. Default 3600.
 	StaleSeconds *int32 `json:"staleSeconds,omitempty"`
 }
 

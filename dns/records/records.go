@@ -101,7 +101,8 @@ type Settings struct {
 	// Pods says which names "1-2-3-4.namespace.pod" have addresses.
 	Pods PodNames `json:"pods,omitempty"`
 	// StaleFor is for how many seconds an answer from outside may be given after its time
-	// is over, while nobody answers who could say it anew; 0 means never.
+	// is over, where nobody who could say it anew answers in time, and also that there is no such
+	// name; 0 means never.
 	StaleFor uint32 `json:"staleFor,omitempty"`
 }
 

@@ -170,21 +170,26 @@ func (r *router) said() (pods map[server]got, failing, troubled map[string]bool)
 
 // newOutside returns one that asks nobody, until it is given ways.
 func newOutside(stale uint32) (*outside, error) {
+	o := &outside{router: &router{streams: newSlots(maxStreamsEach, maxStreams)}, stale: stale, rooms: newRooms()}
+	o.router.to.Store(&[]route{newRoute("", o.rooms.room(""))})
+	var err error
+	o.cache, err = newCache(stale, o.router)
+	return o, err
+}
+
+// newCache returns CoreDNS's cache in front of another plug-in. What is stale it gives for so many seconds.
+func newCache(stale uint32, next plugin.Handler) (plugin.Handler, error) {
 	// A name that is asked for three times in a minute is asked anew before its time is over.
-	// Where nobody answers, what is stale is given after a second, or at once while somebody else's
+	// Where nobody has answered for 1.8 seconds, what is stale is given, or at once while somebody else's
 	// question is under way or has just failed; it is to be forgotten after five (RFC 8767, section 5). A try that
 	// failed keeps nobody from the next one, as it may have asked nobody: see remembered. Nor is a
 	// failure kept: the cache would take it for an answer that is stale, an hour later. How often others
 	// are asked all the same has other bounds: see once.
 	text := fmt.Sprintf("cache %d . {\nsuccess %d %d\ndenial %d %d\nprefetch 3 1m 10%%\nservfail 0s\n", maxAnswer, cached, maxAnswer, cached, maxDenial)
 	if stale > 0 {
-		text += fmt.Sprintf("serve_stale %ds verify 1s 5s 0s\n", stale)
+		text += fmt.Sprintf("serve_stale %ds verify 1800ms 5s 0s\n", stale)
 	}
-	o := &outside{router: &router{streams: newSlots(maxStreamsEach, maxStreams)}, stale: stale, rooms: newRooms()}
-	o.router.to.Store(&[]route{newRoute("", o.rooms.room(""))})
-	var err error
-	o.cache, err = setUp("cache", text+"}\n", o.router)
-	return o, err
+	return setUp("cache", text+"}\n", next)
 }
 
 // setUp has a plug-in of CoreDNS read its configuration, which is the only way to say all of it.

@@ -17,7 +17,7 @@
 // many connections it has, has a bound, as all together has. A question that has just failed fails
 // at once for a second. Answers that are too large for a datagram are fetched a few at a
 // time, for who asks by TCP. What others answer is remembered, and where Settings say so, it is
-// given for a while after its time when nobody answers any more.
+// given for a while after its time when nobody answers in time.
 //
 // Servers that would bring queries back are not asked: those that are this one itself, and those
 // that bring back a probe, a question for a name that nobody else knows.
