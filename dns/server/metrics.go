@@ -31,7 +31,7 @@ func newMetrics(s *Server, to prometheus.Registerer) (*metrics, error) {
 	}
 	all := []prometheus.Collector{m.drops, m.lefts,
 		gauge("weft_dns_services", "Services that are answered for.", func() float64 { return float64(s.records.State().Services) }),
-		gauge("weft_dns_clients", "Pods of the node whose searches are answered for.", func() float64 { return float64(s.records.State().Clients) }),
+		gauge("weft_dns_clients", "Addresses of the node's pods whose searches are answered for.", func() float64 { return float64(s.records.State().Clients) }),
 		gauge("weft_dns_records_age_seconds", "Time since the agent wrote the records last by which is answered; -1 where there are none.", func() float64 {
 			if written := s.records.State().Written; !written.IsZero() {
 				return time.Since(written).Seconds()
