@@ -344,7 +344,8 @@ func (n *names) clients(endpoints []plugin.Endpoint) (all []records.Client) {
 	return slices.CompactFunc(all, func(a, b records.Client) bool { return a.Address == b.Address })
 }
 
-// searches reports whether the pod of an endpoint searches as pods do by default.
+// searches reports whether the pod of an endpoint searches as pods do by default. api.Pod keeps a
+// dnsConfig only where the pod searches by it.
 func (n *names) searches(e plugin.Endpoint) bool {
 	if n.identify == nil {
 		return true

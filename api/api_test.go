@@ -231,6 +231,39 @@ spec:
   containers: [{name: web, ports: [{name: http, containerPort: 80}]}]
 status: {phase: Running, podIP: 10.1.1.2, podIPs: [{ip: 10.1.1.2}]}
 `},
+		{api.Pod, `
+apiVersion: v1
+kind: Pod
+metadata: {name: reopens, namespace: shop}
+spec: {dnsPolicy: ClusterFirst, dnsConfig: {nameservers: [192.0.2.1], options: [{name: single-request-reopen}, {name: timeout, value: "1"}]}}
+`, `
+apiVersion: v1
+kind: Pod
+metadata: {name: reopens, namespace: shop}
+spec: {dnsPolicy: ClusterFirst}
+`},
+		{api.Pod, `
+apiVersion: v1
+kind: Pod
+metadata: {name: dots, namespace: shop}
+spec: {dnsConfig: {options: [{name: timeout, value: "1"}, {name: ndots, value: "2"}]}}
+`, `
+apiVersion: v1
+kind: Pod
+metadata: {name: dots, namespace: shop}
+spec: {dnsConfig: {}}
+`},
+		{api.Pod, `
+apiVersion: v1
+kind: Pod
+metadata: {name: searches, namespace: shop}
+spec: {dnsConfig: {searches: [corp.example]}}
+`, `
+apiVersion: v1
+kind: Pod
+metadata: {name: searches, namespace: shop}
+spec: {dnsConfig: {}}
+`},
 		{api.NetworkPolicy, `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy

@@ -46,16 +46,21 @@ func keepNode(n *corev1.Node) {
 }
 
 // keepPod keeps of a pod's containers their ports alone, whose names policies
-// and Services may use, as those of sidecars, which are among its init containers.
+// and Services may use, as those of sidecars, which are among its init containers. Of a
+// dnsConfig it keeps that there is one, where the pod looks for names otherwise by it than
+// others do.
 func keepPod(p *corev1.Pod) {
 	spec, status := p.Spec, p.Status
 	p.Spec = corev1.PodSpec{NodeName: spec.NodeName, HostNetwork: spec.HostNetwork, DNSPolicy: spec.DNSPolicy}
-	if spec.DNSConfig != nil {
-		p.Spec.DNSConfig = &corev1.PodDNSConfig{} // that there is one is all that counts
+	if c := spec.DNSConfig; c != nil && (len(c.Searches) > 0 || slices.ContainsFunc(c.Options, isDots)) {
+		p.Spec.DNSConfig = &corev1.PodDNSConfig{}
 	}
 	p.Spec.Containers, p.Spec.InitContainers = keepPorts(spec.Containers), keepPorts(spec.InitContainers)
 	p.Status = corev1.PodStatus{Phase: status.Phase, PodIP: status.PodIP, PodIPs: status.PodIPs, StartTime: status.StartTime}
 }
+
+// isDots reports whether an option says which names are looked for in which order; see resolv.conf(5).
+func isDots(o corev1.PodDNSConfigOption) bool { return o.Name == "ndots" }
 
 // keepEndpointSlice lets go of which objects endpoints are.
 func keepEndpointSlice(s *discoveryv1.EndpointSlice) {
