@@ -37,7 +37,8 @@ svc/shop/web). Put the port after DST, as a number or by its name: web:8080,
 svc/web:http, [fd00::1]:80. Without one it is that of the Service, or else 8080.
 
 What comes from an address outside of the cluster for one of a Service or a VirtualAddress
-outside comes in at the node that says it answers for it. A port of a headless Service is
+outside comes in at the node that says it answers for it. Whether a way leads from there to
+a Service's address of the cluster is not known. A port of a headless Service is
 what it leads to where it is named, and that port of its pods where it is a number.
 
 Where policies decide it names the policy and the rule; of what is denied, also

@@ -13,7 +13,7 @@ import (
 )
 
 // entrance is where something comes in from outside of the cluster that is for an address of
-// a Service, or a VirtualAddress: such an address is on no node's interface, and so the node
+// a Service, its clusterIP among them, or a VirtualAddress: such an address is on no node's interface, and so the node
 // is the one that answers for it.
 type entrance struct {
 	// node is the one that gets it first; empty where that is not known, or nobody does.
@@ -60,8 +60,9 @@ func (c Cluster) entrance(a Answer) entrance {
 	return entrance{doubt: fmt.Sprintf("no node says that it answers for %s on the link, and whether the network outside leads there is not known", to)}
 }
 
-// announceable reports whether an address is one that is on no node's interface and leads into
-// the cluster from outside; and whether that is by a node that answers for it on the link alone.
+// announceable reports whether an address is one that is on no node's interface and may lead into
+// the cluster from outside; and whether that is by a node that answers for it on the link alone. To
+// an address of the cluster another network may lead, as by a static route.
 func (c Cluster) announceable(a netip.Addr) (onLink, is bool) {
 	for v := range registry.Each[*api.VirtualAddress](c.Objects, api.VirtualAddressKind) {
 		if v.Address() == a {
@@ -69,6 +70,9 @@ func (c Cluster) announceable(a netip.Addr) (onLink, is bool) {
 		}
 	}
 	for svc := range registry.Each[*corev1.Service](c.Objects, api.Service) {
+		if svc.Spec.Type != corev1.ServiceTypeExternalName && slices.Contains(clusterIPs(svc), a) {
+			return false, true
+		}
 		if !slices.Contains(outerAddresses(svc), a) {
 			continue
 		}
