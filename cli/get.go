@@ -22,7 +22,8 @@ func newGet(c *connection) *cobra.Command {
 		Short: "Show objects",
 		Long: "get shows objects of one of these kinds, by its plural or singular name:\n\n" + columnsOf(kindNames(), 80) + `
 
-A VirtualAddress is shown with the nodes that say they answer for it.`,
+A VirtualAddress is shown with the nodes that say they answer for it; with none
+where it may not have its address, as a Service has it.`,
 		Example: `  weft get nodes
   weft get pods -A -o wide
   weft get hostsubnet node1 -o yaml`,
@@ -130,8 +131,9 @@ func ownerColumn(ctx context.Context, reg daemon.Registry) (column, error) {
 
 // ownersIn is that column, by what Nodes say.
 func ownersIn(cluster explain.Cluster) column {
+	answered := cluster.AnsweredFor()
 	return of("ANSWERED-BY", func(v *api.VirtualAddress) string {
-		by, known := cluster.AnnouncedBy(v.Address())
+		by, known := answered(v)
 		if !known {
 			return "<unknown>"
 		}

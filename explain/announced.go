@@ -60,6 +60,18 @@ func (c Cluster) AnnouncedBy(a netip.Addr) (by Announced, known bool) {
 	return by, known || len(by.Nodes) > 0
 }
 
+// AnsweredFor returns what AnnouncedBy does, of VirtualAddresses: where nodes say that none may answer
+// for an address by that object, as a Service has it, none does, whoever answers for the address.
+func (c Cluster) AnsweredFor() func(*api.VirtualAddress) (by Announced, known bool) {
+	said := c.answers()
+	return func(v *api.VirtualAddress) (Announced, bool) {
+		if said.refused[v.Name] {
+			return Announced{Address: v.Address(), Nodes: []string{}}, true
+		}
+		return c.AnnouncedBy(v.Address())
+	}
+}
+
 // several says what is wrong where several nodes answer for an address, "" where they do not.
 func (a Announced) several() string {
 	if len(a.Nodes) < 2 {
