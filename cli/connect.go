@@ -59,7 +59,7 @@ func labNearby() (endpoints []string, why string, err error) {
 	case err == nil:
 		return []string{l.Endpoint()}, "", nil
 	case errors.Is(err, lab.ErrNoLab):
-		return nil, "no lab is up in " + lab.Dir() + " (weft lab up starts one)", nil
+		return nil, "no lab is up in " + lab.Dir() + " (weft lab up starts one; " + lab.Elsewhere + ")", nil
 	default:
 		return nil, "", err
 	}

@@ -35,7 +35,11 @@ func newLab() *cobra.Command {
 		Short: "A cluster on this machine, to try things in",
 		Long: `lab makes a cluster out of network namespaces: nodes with the real agent, a
 controller with an embedded etcd, and pods, which are processes attached by the
-real CNI plug-in. It needs root and changes nothing outside its directory.`,
+real CNI plug-in. It needs root and changes nothing outside its directory.
+
+The commands outside of weft lab, such as weft status, find a lab that lies in another
+directory than the default one by the variable ` + lab.DirVariable + `, which
+weft lab knows as well.`,
 		Example: `  weft lab up --nodes 3
   weft lab run web --node node1
   weft lab run db --node node2 -n shop -l app=db
@@ -99,18 +103,28 @@ func newLabUp(dir *string) *cobra.Command {
 		o = l.Options()
 		fmt.Fprintf(out, "\n%d nodes are ready. Logs are in %s.\n", o.Nodes, l.Logs())
 		nodes := l.Nodes()
-		fmt.Fprintf(out, `
+		fmt.Fprint(out, nextSteps(*dir, o.Dir, nodes))
+		return nil
+	}
+	return cmd
+}
+
+// nextSteps says what to do in a lab that is up, in dir. Where asked says that --dir named it, all
+// commands have to be told of that first, as not all of them have the flag.
+func nextSteps(asked, dir string, nodes []string) string {
+	export := ""
+	if asked != "" && dir != lab.Dir() {
+		export = fmt.Sprintf("  export %s='%s'\n", lab.DirVariable, strings.ReplaceAll(dir, "'", `'\''`))
+	}
+	return fmt.Sprintf(`
 Next:
-  weft lab run web --node %s
+%s  weft lab run web --node %s
   weft lab run api --node %s
   weft lab exec web -- weft lab fetch "http://$(weft lab address api):8080/"
   weft why web api
   weft status
   weft lab down
-`, nodes[0], nodes[min(1, len(nodes)-1)])
-		return nil
-	}
-	return cmd
+`, export, nodes[0], nodes[min(1, len(nodes)-1)])
 }
 
 func newLabDown(dir *string) *cobra.Command {

@@ -18,6 +18,14 @@ const DirVariable = "WEFT_LAB_DIR"
 // ErrNoLab says that there is no lab in a directory.
 var ErrNoLab = errors.New("no lab is up")
 
+// Elsewhere says how a lab is named that lies in another directory.
+const Elsewhere = "export " + DirVariable + "=DIRECTORY names one that lies elsewhere"
+
+// noLab is ErrNoLab of a directory, and says what to do.
+func (d dir) noLab() error {
+	return fmt.Errorf("%w in %s (start one with: weft lab up; %s)", ErrNoLab, d, Elsewhere)
+}
+
 // dir is a lab's directory. What lies in it:
 //
 //	lock                  held shared by what uses the lab, alone by what changes it
@@ -80,7 +88,7 @@ func (d dir) lock(s sharing, create bool) (unlock func(), err error) {
 			if create {
 				continue // a Down came in between
 			}
-			return nil, fmt.Errorf("%w in %s (start one with: weft lab up)", ErrNoLab, d)
+			return nil, d.noLab()
 		}
 		if err != nil {
 			return nil, err

@@ -320,7 +320,7 @@ func Open(directory string) (*Lab, error) {
 	err = jsonfile.Read(d.optionsFile(), &s)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return nil, fmt.Errorf("%w in %s (start one with: weft lab up)", ErrNoLab, d)
+		return nil, d.noLab()
 	case err != nil:
 		return nil, err
 	case !s.Complete:
