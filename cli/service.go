@@ -26,6 +26,10 @@ the objects in the registry. Nodes that serve it alike are told together. What b
 one connection says weft why SRC svc/NAME. Of a Service that is left to another program, or that is
 headless or stands for a host name, it says so, and what is wrong with it.
 
+A line "from inside" is for what the node and its own pods send, one "from outside" for all else.
+"The node's address" is the one that the node itself would send to the backend from: where
+the backend is a pod, it is the node's address in the pods' network, and not the one that its Node lists.
+
 Agents are asked what came, one by one as by weft drops: how many connections each frontend and backend
 was given, and how many packets to frontends were refused and dropped. What comes again to one
 that had nothing for a day is counted anew. Of a node whose agent does not answer it is

@@ -61,7 +61,8 @@ type ServedFrontend struct {
 	Otherwise string `json:"otherwise"`
 	// Affinity is for how long a client stays with a backend, as "3h0m0s"; empty for not at all.
 	Affinity string `json:"affinity,omitempty"`
-	// Masquerade are those who are seen as the node: "endpoints", "strangers" or both.
+	// Masquerade are those who are seen as the node: "endpoints", which are pods, "strangers", which are
+	// all others, or both.
 	Masquerade string `json:"masquerade,omitempty"`
 	// Sources are the prefixes of those who may use it; everybody where there are none.
 	Sources []string `json:"sources,omitempty"`
@@ -383,6 +384,14 @@ func (s Serving) String() string {
 	return b.String()
 }
 
+// masqueraded are those who are seen as the node, as people are told. The node itself is in any case, but
+// where a plan says that strangers are not.
+var masqueraded = map[string]string{
+	plan.FromEndpoints.String(): "pods",
+	plan.FromStrangers.String(): "clients that are no pods",
+	plan.FromAll.String():       "all clients",
+}
+
 // String writes a frontend in columns.
 func (f ServedFrontend) String() string {
 	at, port := fmt.Sprintf("the node's IPv%d addresses", f.Family), "all other ports"
@@ -405,8 +414,8 @@ func (f ServedFrontend) String() string {
 	if f.Affinity != "" {
 		what += "; a client stays for " + f.Affinity
 	}
-	if f.Masquerade != "" {
-		what += "; the node's address becomes the source of " + strings.ReplaceAll(f.Masquerade, ",", " and ")
+	if who := masqueraded[f.Masquerade]; who != "" {
+		what += "; the node's address becomes the source of " + who
 	}
 	switch {
 	case f.Sources == nil:
