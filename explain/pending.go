@@ -24,7 +24,7 @@ func (c Cluster) AddressProblems() (all []api.Problem) {
 			waiting[why] = append(waiting[why], registry.KeyOf(svc).String())
 		}
 	}
-	for _, why := range []lack{noPool, leftAlone} {
+	for _, why := range []lack{noPool, noPoolOfClass, leftAlone} {
 		names := waiting[why]
 		slices.Sort(names)
 		switch n := len(names); n {
@@ -43,7 +43,9 @@ type lack struct{ of1, ofMany, remedy string }
 
 var (
 	noPool = lack{"no AddressPool is for it", "no AddressPool is for them",
-		"make an AddressPool that serves this spec.loadBalancerClass, or, where another program gives such addresses, see what that says"}
+		"make an AddressPool without spec.loadBalancerClass, or, where another program gives such addresses, see what that says"}
+	noPoolOfClass = lack{"no AddressPool has its spec.loadBalancerClass", "no AddressPool has their spec.loadBalancerClass",
+		"make one that has it, or, where another program gives such addresses, see what that says"}
 	leftAlone = lack{"its label " + service.ProxyName + " keeps AddressPools from it", "their label " + service.ProxyName + " keeps AddressPools from them",
 		"take the label off, or see what the program says that it names"}
 )
@@ -64,6 +66,9 @@ func (c Cluster) pending(svc *corev1.Service) lack {
 			return leftAlone
 		}
 		return lack{}
+	}
+	if class := svc.Spec.LoadBalancerClass; class != nil && *class != "" && *class != api.LinkClass {
+		return noPoolOfClass
 	}
 	return noPool
 }

@@ -227,17 +227,24 @@ func (a *allotment) against(svc *corev1.Service, address netip.Addr) (of *pool, 
 		return nil, fmt.Sprintf("is in the AddressPools %s and %s, so that it is not known whose rules it goes by", pools[0].Name, pools[1].Name)
 	}
 	p := pools[0]
+	if why = a.unfit(svc, p); why != "" {
+		return p, fmt.Sprintf("is in AddressPool %s, which %s", p.Name, why)
+	}
+	return p, cmp.Or(reservedAt(a.reserved, address), a.own[address], a.edges[address])
+}
+
+// unfit says why a Service may have no address of a pool: the end of a sentence that begins with the pool.
+// It is empty where it may.
+func (a *allotment) unfit(svc *corev1.Service, p *pool) string {
 	switch {
 	case !a.serves(svc, p) && p.Spec.LoadBalancerClass == "":
-		why = fmt.Sprintf("is in AddressPool %s, which serves Services that have no loadBalancerClass", p.Name)
+		return "serves Services that have no loadBalancerClass"
 	case !a.serves(svc, p):
-		why = fmt.Sprintf("is in AddressPool %s, which serves Services of loadBalancerClass %s", p.Name, p.Spec.LoadBalancerClass)
+		return "serves Services of loadBalancerClass " + p.Spec.LoadBalancerClass
 	case !a.isFor(svc, p):
-		why = fmt.Sprintf("is in AddressPool %s, which is not for namespace %s", p.Name, svc.Namespace)
-	default:
-		why = cmp.Or(reservedAt(a.reserved, address), a.own[address], a.edges[address])
+		return "is not for namespace " + svc.Namespace
 	}
-	return p, why
+	return ""
 }
 
 // retagged returns a grant that names the pool that has its address now, nil where the one that
@@ -430,7 +437,7 @@ func (a *allotment) choose(svc *corev1.Service, family corev1.IPFamily, mine []*
 			why = "is in AddressPool " + p.Name + ", and not in " + name + ", which it asks for"
 		}
 		if why != "" {
-			said.keep("it keeps %s, which %s", held.Address(), why)
+			said.keep("it keeps %s, which %s: nothing need be done", held.Address(), why)
 		}
 		return choice{grant: held}
 	case before.IsValid():
@@ -452,7 +459,7 @@ func (a *allotment) adopt(svc *corev1.Service, address netip.Addr, said *stateme
 	switch why {
 	case "":
 	case a.edges[address]:
-		said.keep("it keeps %s, which %s", address, why)
+		said.keep("it keeps %s, which %s: nothing need be done", address, why)
 	default:
 		said.lack("%s, which another load balancer gave it, %s, and is not served: change that, or ask for another", address, why)
 		return choice{stays: address}
@@ -492,7 +499,11 @@ func (a *allotment) free(svc *corev1.Service, family corev1.IPFamily, said *stat
 	if name != "" {
 		i := slices.IndexFunc(may, func(p *pool) bool { return p.Name == name })
 		if i < 0 {
-			said.lack("annotation %s: there is no AddressPool %s that serves its class and is for namespace %s: name another, or make it", by, name, svc.Namespace)
+			why := "there is no AddressPool " + name
+			if i := slices.IndexFunc(a.pools, func(p *pool) bool { return p.Name == name }); i >= 0 {
+				why = "AddressPool " + name + " " + a.unfit(svc, a.pools[i])
+			}
+			said.lack("annotation %s: %s: name another, or take the annotation off", by, why)
 			return choice{}
 		}
 		may = may[i : i+1]
@@ -512,7 +523,7 @@ func (a *allotment) free(svc *corev1.Service, family corev1.IPFamily, said *stat
 	}
 	switch {
 	case len(full) > 0:
-		said.lack("no %s address is free in %s %s", family, plural(full), printable.Few(full, 0))
+		said.lack("no %s address is free in %s %s: write more into spec.addresses", family, plural(full), printable.Few(full, 0))
 	case len(unasked) > 0:
 		said.lack("no %s address is given without being asked for: write one of %s %s into the annotation %s", family, plural(unasked), printable.Few(unasked, 0), api.AddressesAnnotation)
 	default:
