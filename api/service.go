@@ -118,7 +118,7 @@ func validateExternalIPs(path *field.Path, texts []string) (problems field.Error
 		case err != nil || a.Zone() != "":
 			problems = append(problems, field.Invalid(path.Index(i), text, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"))
 		case a.IsUnspecified(), a.IsLoopback(), a.IsLinkLocalUnicast(), a.IsLinkLocalMulticast():
-			problems = append(problems, field.Invalid(path.Index(i), text, "must be an address of one machine that others reach, and is unspecified, loopback or link-local"))
+			problems = append(problems, field.Invalid(path.Index(i), text, "is unspecified, loopback, link-local or multicast on the link: give an address at which others reach one machine"))
 		}
 	}
 	return problems

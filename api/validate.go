@@ -317,7 +317,7 @@ func validateClusterIPs(spec *field.Path, s *corev1.Service) (problems field.Err
 	}
 	// Who applies a Service without the clusterIP that it had leaves clusterIPs, which say it too.
 	if len(all) > 0 && one != all[0] && (one != "" || all[0] == corev1.ClusterIPNone) {
-		problems = append(problems, field.Invalid(spec.Child("clusterIP"), one, fmt.Sprintf("must be clusterIPs[0], %s: give both or neither", all[0])))
+		problems = append(problems, field.Invalid(spec.Child("clusterIP"), one, fmt.Sprintf("must be clusterIPs[0], %s, which a Service that is there keeps where clusterIPs is not given: give both or neither", all[0])))
 	}
 	if len(all) > maxClusterIPs {
 		problems = append(problems, field.TooMany(spec.Child("clusterIPs"), len(all), maxClusterIPs))
