@@ -475,7 +475,8 @@ func newLabStart(dir *string) *cobra.Command {
 		Use: "start-node NODE", Short: "Start a node that is off, or a daemon that died", Args: exactArgs("NODE", 1),
 		Long: `start-node boots a node after stop-node and starts the pods that it had, or
 starts a dead agent or name server again, also an agent whose Node was deleted. Given
-controller1 or switch, it starts that.`,
+another daemon that weft lab status shows, as controller1, switch or node1-dns, it
+starts that.`,
 		Example:           "  weft lab start-node node2",
 		ValidArgsFunction: completeNodes(dir),
 		RunE: func(cmd *cobra.Command, args []string) error {

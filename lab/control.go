@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -186,9 +187,25 @@ func (l *Lab) Start(ctx context.Context, name string) error {
 		if node, ok := l.nodeServed(name); ok {
 			return l.startNameServer(ctx, node)
 		}
+		if !slices.Contains(l.Nodes(), name) {
+			return l.noDaemon(name)
+		}
 		return l.StartNode(ctx, name)
 	}
 	return l.startAlone(name, func() error { return l.startOutside(ctx) })
+}
+
+// noDaemon says that nothing of the lab has a name, and what has one.
+func (l *Lab) noDaemon(name string) error {
+	s, err := l.Status()
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, d := range s.Daemons {
+		names = append(names, d.Name)
+	}
+	return fmt.Errorf("the lab has nothing that is called %q and could be started; it has %s", name, strings.Join(names, ", "))
 }
 
 func (l *Lab) startAlone(name string, start func() error) error {

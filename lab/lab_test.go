@@ -314,3 +314,17 @@ func TestLeftNamesWhatIsDead(t *testing.T) {
 	runs(Etcd)
 	check("weft lab delete web -n shop")
 }
+
+// What cannot be started, as nothing is called so, is answered by all that could.
+func TestStartNamesAllDaemons(t *testing.T) {
+	l := &Lab{dir: dir(t.TempDir()), options: Options{Nodes: 2, Controllers: 1, DNS: true}}
+	err := l.Start(t.Context(), "nosuch")
+	if err == nil || !strings.Contains(err.Error(), `"nosuch"`) {
+		t.Fatalf("it says %v", err)
+	}
+	for _, name := range []string{switchName, OutsideNames, kubeletName, "controller1", "node1", NameServer("node1"), "node2", NameServer("node2")} {
+		if !strings.Contains(err.Error(), name) {
+			t.Errorf("it does not name %s: %v", name, err)
+		}
+	}
+}
