@@ -403,7 +403,7 @@ func unanswered(p *plan.Plan, s plugin.NameServer, serving []netip.Addr, server 
 	if len(nobody) == 0 {
 		return ""
 	}
-	why := "no name server runs on the node: start weft-dns there"
+	why := "no name server runs on the node: " + plugin.StartNameServer
 	if server != api.NamesByNodes {
 		why = "spec.dns.server of the ClusterConfig leaves names to these: see why none is ready, or set it to " + api.NamesByNodes
 	}
@@ -423,7 +423,7 @@ func askedNowhere(config *api.ClusterConfig, objects registry.Objects, more []ne
 	if err == nil {
 		return nil
 	}
-	return []plugin.Problem{{Kind: api.ClusterConfigKind, Key: registry.Key{Name: api.DefaultName}, Message: fmt.Sprintf("spec.dns.service: %v, so that pods' questions for names lead nowhere: have it be the one that they ask", err)}}
+	return []plugin.Problem{{Kind: api.ClusterConfigKind, Key: registry.Key{Name: api.DefaultName}, Message: fmt.Sprintf("spec.dns.service: %v, so that pods' questions for names lead nowhere: make or mend that Service, or name here the one that they ask", err)}}
 }
 
 // unasked says of which stub domains nobody is ever asked, as nodes answer for the cluster's domain themselves.

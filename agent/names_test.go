@@ -489,7 +489,7 @@ func TestAskedNowhere(t *testing.T) {
 		got = askedNowhere(config, test.objects, plugin.NameServerOf(config, test.objects, []netip.Addr{netip.MustParseAddr("172.30.0.2")}).More)
 		if test.want != "" {
 			want = []plugin.Problem{{Kind: api.ClusterConfigKind, Key: registry.Key{Name: api.DefaultName},
-				Message: "spec.dns.service: " + test.want + ", so that pods' questions for names lead nowhere: have it be the one that they ask"}}
+				Message: "spec.dns.service: " + test.want + ", so that pods' questions for names lead nowhere: make or mend that Service, or name here the one that they ask"}}
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", what, got, want)

@@ -233,7 +233,8 @@ func TestEnforcedBeside(t *testing.T) {
 // In a lab a node whose agent does not run is said to be started by a command of the lab. Which
 // of them hang is asked once, of all those and of no others.
 func TestRemedyInLab(t *testing.T) {
-	problems := []api.Problem{{Kind: api.Node.Kind, Name: "node3", Remedy: startAgent}, {Kind: api.Node.Kind, Name: "node1", Remedy: "give it an address"}, {Kind: api.Node.Kind, Name: "node4", Remedy: startAgent}}
+	problems := []api.Problem{{Kind: api.Node.Kind, Name: "node3", Remedy: startAgent}, {Kind: api.Node.Kind, Name: "node1", Remedy: "give it an address"}, {Kind: api.Node.Kind, Name: "node4", Remedy: startAgent},
+		{Kind: api.Node.Kind, Name: "node2", Message: "no name server runs on the node: " + plugin.StartNameServer}}
 	var asked [][]string
 	startInLab(problems, func(nodes ...string) map[string]int {
 		asked = append(asked, nodes)
@@ -247,6 +248,9 @@ func TestRemedyInLab(t *testing.T) {
 	}
 	if got, want := problems[2].Remedy, "end process 4711, which hangs (kill -9 4711), then start it with weft lab start-node node4, or delete the Node if it will not come back"; got != want {
 		t.Errorf("the remedy of one that hangs is %q", got)
+	}
+	if got := problems[3].Message; got != "no name server runs on the node: start it with weft lab start-node node2" {
+		t.Errorf("of a name server it is said %q", got)
 	}
 	if got := problems[1].Remedy; got != "give it an address" {
 		t.Errorf("the remedy of another is %q", got)

@@ -18,6 +18,7 @@ import (
 	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/lab"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -116,8 +117,8 @@ The exit code is 0 if nothing is, 1 if something is, and 2 if that cannot be sai
 	return cmd
 }
 
-// startInLab names the command that starts an agent of a lab, or what to do about one that hangs,
-// of which hung returns the process, by node.
+// startInLab names the command that starts an agent or a name server of a lab, or what to do about an
+// agent that hangs, of which hung returns the process, by node.
 func startInLab(problems []api.Problem, hung func(nodes ...string) (pids map[string]int)) {
 	var lost []string
 	for _, p := range problems {
@@ -127,6 +128,9 @@ func startInLab(problems []api.Problem, hung func(nodes ...string) (pids map[str
 	}
 	pids := hung(lost...)
 	for i, p := range problems {
+		if before, is := strings.CutSuffix(p.Message, plugin.StartNameServer); is && p.Kind == api.Node.Kind {
+			problems[i].Message = before + "start it with weft lab start-node " + p.Name
+		}
 		if p.Remedy != startAgent {
 			continue
 		}

@@ -57,6 +57,9 @@ func NameServerOf(config *api.ClusterConfig, objects registry.Objects, node []ne
 	return s
 }
 
+// StartNameServer is how a node's problem ends that is mended by a name server's running there.
+const StartNameServer = "start weft-dns there"
+
 // NameService returns the addresses of the Service at which pods ask for names, whoever is to answer
 // there, or an error that says why nobody can be asked there.
 func NameService(config *api.ClusterConfig, objects registry.Objects) ([]netip.Addr, error) {
