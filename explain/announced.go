@@ -92,11 +92,13 @@ type answered struct {
 	unnamed int
 	// refused are the VirtualAddresses of which nodes say that none may answer for them.
 	refused map[string]bool
+	// spoken are the words that may be addresses of what nodes say of themselves, as that somebody else has one.
+	spoken map[string]bool
 }
 
 // answers returns who says to answer for what, those whose agents are lost left out.
 func (c Cluster) answers() answered {
-	said := answered{by: make(map[netip.Addr][]string), refused: make(map[string]bool)}
+	said := answered{by: make(map[netip.Addr][]string), refused: make(map[string]bool), spoken: make(map[string]bool)}
 	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {
 		if c.Lost[node.Name] {
 			continue
@@ -111,6 +113,9 @@ func (c Cluster) answers() answered {
 		for _, p := range api.NodeProblems(node) {
 			if p.Kind == api.VirtualAddressKind.Kind && strings.Contains(p.Message, announce.NobodyMay) {
 				said.refused[p.Name] = true
+			}
+			for _, word := range addressesOf(node, p) {
+				said.spoken[word] = true
 			}
 		}
 	}
@@ -179,13 +184,20 @@ func (said answered) several(of map[netip.Addr]string) (all []api.Problem) {
 func (c Cluster) saidOf(a netip.Addr) (all []string) {
 	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {
 		for _, p := range api.NodeProblems(node) {
-			own := p.Kind == "" || p.Kind == api.Node.Kind && p.Name == node.Name
-			if own && slices.Contains(strings.FieldsFunc(p.Message, notOfAddress), a.String()) {
+			if slices.Contains(addressesOf(node, p), a.String()) {
 				all = append(all, node.Name+" says: "+p.Message)
 			}
 		}
 	}
 	return all
+}
+
+// addressesOf returns the words of what a node says that may be addresses, where it says it of itself.
+func addressesOf(node *corev1.Node, p api.Problem) []string {
+	if p.Kind != "" && (p.Kind != api.Node.Kind || p.Name != node.Name) {
+		return nil
+	}
+	return strings.FieldsFunc(p.Message, notOfAddress)
 }
 
 // notOfAddress reports whether no address has a rune in its text.
@@ -218,6 +230,9 @@ func (c Cluster) unanswered(said answered) (never, others []api.Problem, count i
 		text, noneMay := why(g, svc)
 		if text == "" {
 			continue
+		}
+		if !noneMay && said.spoken[a.String()] {
+			text = "the problems of nodes say why"
 		}
 		at := group{g.Spec.Pool, text, noneMay}
 		groups[at] = append(groups[at], fmt.Sprintf("%s of Service %s", a, g.Spec.Service()))
@@ -351,7 +366,11 @@ func (c Cluster) announce(s *Serving, svc *corev1.Service) {
 				s.Announced = append(s.Announced, by)
 			default:
 				s.Announced = append(s.Announced, by)
-				s.Problems = append(s.Problems, c.saidOf(a)...)
+				spoken := c.saidOf(a)
+				if s.Problems = append(s.Problems, spoken...); len(spoken) > 0 && !noneMay {
+					s.Problems = append(s.Problems, fmt.Sprintf("%s, which is of AddressPool %s", by, g.Spec.Pool))
+					continue
+				}
 				s.Problems = append(s.Problems, fmt.Sprintf("%s, which is of AddressPool %s: %s", by, g.Spec.Pool, text))
 			}
 		}
