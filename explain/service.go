@@ -126,7 +126,9 @@ func chooseServicePort(q Question, named string, svc *corev1.Service, a *Answer)
 	var found, all []string
 	for _, p := range svc.Spec.Ports {
 		text := fmt.Sprintf("%d/%s", p.Port, protocolOf(p.Protocol))
-		all = append(all, text)
+		if all = append(all, text); p.Name != "" {
+			all[len(all)-1] += " (" + printable.Line(p.Name) + ")"
+		}
 		switch {
 		case !q.Assumed && protocolOf(p.Protocol) != q.Protocol:
 		case q.Port != 0 && int32(q.Port) != p.Port:

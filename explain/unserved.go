@@ -45,19 +45,17 @@ func (c Cluster) unserved(a *Answer, flow plan.Flow) {
 	if svc == nil {
 		return
 	}
-	policy := ""
-	switch {
-	case a.Source.outside():
-		if svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
-			policy = "externalTrafficPolicy"
-		}
-	case svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal:
-		policy = "internalTrafficPolicy"
+	// The policy goes by the address: of a node or outside of the cluster it is that for who comes from
+	// outside, as a pod of another node does.
+	policy, local := "externalTrafficPolicy", svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	if slices.Contains(clusterIPs(svc), flow.Destination) {
+		policy, local = "internalTrafficPolicy", svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	}
-	nodes := c.endpointNodes(svc)
-	if policy != "" && len(nodes) > 0 {
+	if nodes := c.endpointNodes(svc); local && len(nodes) > 0 {
 		a.Reason += fmt.Sprintf(": its %s is Local, and its endpoints are on %s", policy, printable.Few(nodes, 0))
+		return
 	}
+	a.Reason += ", as none of its endpoints gets connections there: see weft service " + registry.KeyOf(svc).String()
 }
 
 // doubtFree doubts that what is sent to an address where Services get theirs leaves the cluster, where
