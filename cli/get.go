@@ -22,6 +22,8 @@ func newGet(c *connection) *cobra.Command {
 		Short: "Show objects",
 		Long: "get shows objects of one of these kinds, by its plural or singular name:\n\n" + columnsOf(kindNames(), 80) + `
 
+With -o wide a node and a Service are shown with what is wrong with them.
+
 A VirtualAddress is shown with the nodes that say they answer for it; with none
 where it may not have its address, as a Service has it.`,
 		Example: `  weft get nodes

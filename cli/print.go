@@ -29,6 +29,7 @@ import (
 	"github.com/weftnet/weft/plugin/flannel"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
+	"github.com/weftnet/weft/service/control"
 )
 
 // column is a column of the table that get prints.
@@ -126,6 +127,15 @@ var columns = map[string][]column{
 		}),
 		wideOf("SELECTOR", func(s *corev1.Service) string {
 			return metav1.FormatLabelSelector(metav1.SetAsLabelSelector(s.Spec.Selector))
+		}),
+		wideOf("PROBLEM", func(s *corev1.Service) string {
+			var words []string
+			for _, c := range s.Status.Conditions {
+				if control.IsProblem(c) {
+					words = append(words, cmp.Or(c.Message, c.Reason))
+				}
+			}
+			return strings.Join(words, "; ")
 		}),
 	},
 	"endpointslices": {

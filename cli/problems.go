@@ -202,7 +202,7 @@ func serviceProblems(l *problemList, c explain.Cluster) {
 		}
 	}
 	if len(more) > 0 {
-		l.about(nil, registry.Key{Name: "services"}, "something is wrong with more of them: "+printable.Few(more, 0), "see the conditions in their status")
+		l.about(nil, registry.Key{Name: "services"}, "something is wrong with more of them: "+printable.Few(more, 0), "see weft get services -A -o wide")
 	}
 	for p := range registry.Each[*api.AddressPool](c.Objects, api.AddressPoolKind) {
 		if condition := meta.FindStatusCondition(p.Status.Conditions, api.PoolUsable); condition != nil && condition.Status == metav1.ConditionFalse {

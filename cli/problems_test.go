@@ -573,7 +573,7 @@ func TestManyFaultyServices(t *testing.T) {
 	put("shop", 1)
 	var l problemList
 	serviceProblems(&l, explain.Cluster{Objects: objects})
-	last := "services: something is wrong with more of them: 4990 of namespace evil; see the conditions in their status"
+	last := "services: something is wrong with more of them: 4990 of namespace evil; see weft get services -A -o wide"
 	if n := len(l.list); n != 2*maxOfNamespace+2+1 || l.list[n-1].String() != last || l.list[n-2].Namespace != "shop" {
 		t.Errorf("it is told %v", l.list)
 	}
