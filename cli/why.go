@@ -60,7 +60,8 @@ accepted at once; for UDP it sends an empty datagram, for ICMP an echo request. 
 agents of all nodes on the way tell what their kernels do with it, for as long as
 that takes, some seconds and a minute at most, and leave nothing behind. It takes
 the rights of weft drops, and is for Kubernetes and labs: on plain hosts no agent can be
-asked from here.
+asked from here. DST is a pod, a node or an address then, and no Service, as that is translated
+on the way: name one of the pods behind it.
 
 The exit code is 0 if the connection is allowed, 1 if it is denied, and 2 if
 that cannot be said; with --live, 0 if the packet came to whom it was sent, 1 if it
