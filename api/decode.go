@@ -145,14 +145,19 @@ func kindCalled(version, kind string, kinds []*registry.Kind) (*registry.Kind, e
 		return nil, errors.New("apiVersion and kind are missing, such as apiVersion: v1 and kind: Node")
 	}
 	var known []string
+	meant := ""
 	for _, k := range kinds {
 		v, name := k.ToAPIVersionAndKind()
 		if v == version && name == kind {
 			return k, nil
 		}
 		known = append(known, v+" "+name)
+		// So are kinds called that other programs have for the same, or one of another version.
+		if meant == "" && strings.HasSuffix(strings.ToLower(kind), strings.ToLower(name)) {
+			meant = " (is " + known[len(known)-1] + " meant?)"
+		}
 	}
-	return nil, fmt.Errorf("unknown kind %s %s; there are %s", version, kind, strings.Join(known, ", "))
+	return nil, fmt.Errorf("unknown kind %s %s%s; there are %s", version, kind, meant, strings.Join(known, ", "))
 }
 
 // Where errors of the decoders say what they are about.
