@@ -39,7 +39,7 @@ svc/web:http, [fd00::1]:80. Without one it is that of the Service, or else 8080.
 What comes from an address outside of the cluster for one of a Service or a VirtualAddress
 outside comes in at the node that says it answers for it. Whether a way leads from there to
 a Service's address of the cluster is not known. A port of a headless Service is
-what it leads to where it is named, and that port of its pods where it is a number.
+what it leads to where it is named or left out, and that port of its pods where it is a number.
 
 Where policies decide it names the policy and the rule; of what is denied, also
 the rule that came nearest to allowing it and the smallest change that would.

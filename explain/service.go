@@ -280,6 +280,10 @@ func (c Cluster) isNode(a netip.Addr) bool {
 // decide who gets it.
 func (c Cluster) behind(a *Answer, flow plan.Flow, f Frontend, planner *planner) {
 	a.Service = &f
+	// Nobody translates what is sent to a headless one: the port is that of the pods.
+	if all := f.backends; f.By == "" && len(all) > 0 && !slices.ContainsFunc(all, func(b backend) bool { return b.port != all[0].port }) {
+		a.Port = all[0].port
+	}
 	open := 0
 	for _, b := range f.backends {
 		one := Answer{Source: a.Source, Destination: b.party, Protocol: a.Protocol, Port: b.port}
