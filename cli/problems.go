@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
+	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -134,6 +136,7 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 	}
 	nodeProblems(&l, c, compiled)
 	serviceProblems(&l, c)
+	rangeProblem(&l, c)
 	kubeProxyProblem(&l, c.Objects)
 	for _, p := range c.AddressProblems() {
 		l.add(p)
@@ -209,6 +212,43 @@ func serviceProblems(l *problemList, c explain.Cluster) {
 			l.about(api.AddressPoolKind, registry.KeyOf(p), condition.Message, "")
 		}
 	}
+}
+
+// rangeProblem adds, where the controller gives Services their addresses, which have one that is outside of the
+// range that they get them from by now. They keep it, and nothing else is kept from having it: the range of pods, as
+// an example. Of a Service that asks for such an address and does not get it its conditions say so.
+func rangeProblem(l *problemList, c explain.Cluster) {
+	p, err := c.Plugin(pluginName(c.Objects))
+	if err != nil || !slices.Contains(p.Kinds(), service.GrantKind) {
+		return
+	}
+	ranges := api.ServiceRanges(configOf(c.Objects), registry.GetAs[*networkv1.ClusterNetwork](c.Objects, api.ClusterNetwork, registry.Key{Name: api.DefaultName}))
+	var names, texts []string
+	for svc := range registry.Each[*corev1.Service](c.Objects, api.Service) {
+		if svc.Spec.Type == corev1.ServiceTypeExternalName || meta.IsStatusConditionFalse(svc.Status.Conditions, control.Granted) {
+			continue
+		}
+		outside := slices.DeleteFunc(api.ClusterAddresses(svc), func(a netip.Addr) bool {
+			return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
+		})
+		if len(outside) > 0 {
+			names = append(names, fmt.Sprintf("%s of Service %s", outside[0], registry.KeyOf(svc)))
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	slices.Sort(names)
+	for _, r := range ranges {
+		texts = append(texts, r.String())
+	}
+	config := registry.Key{Name: api.DefaultName}
+	if len(ranges) == 0 {
+		l.about(api.ClusterConfigKind, config, "spec.serviceNetworks: there is no range, so that new Services get no address; there are "+printable.Few(names, 0), "give it the range that these are of")
+		return
+	}
+	l.about(api.ClusterConfigKind, config, fmt.Sprintf("spec.serviceNetworks: outside of %s, where Services get addresses, are %s: these keep them, and something else may be given the same",
+		strings.Join(texts, " and "), printable.Few(names, 0)), "have the range hold them, or delete and make them anew")
 }
 
 // unmet says what of a ClusterConfig means nothing in a cluster.

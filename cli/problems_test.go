@@ -578,3 +578,41 @@ func TestManyFaultyServices(t *testing.T) {
 		t.Errorf("it is told %v", l.list)
 	}
 }
+
+// TestAddressesOutsideOfTheRange: where the controller gives Services their addresses, it is told which have one
+// that is outside of the range by now, and that there is none.
+func TestAddressesOutsideOfTheRange(t *testing.T) {
+	service := func(name, ip string, conditions ...metav1.Condition) *corev1.Service {
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+			Spec: corev1.ServiceSpec{ClusterIP: ip, ClusterIPs: []string{ip}}, Status: corev1.ServiceStatus{Conditions: conditions}}
+	}
+	refused := metav1.Condition{Type: control.Granted, Status: metav1.ConditionFalse, Message: "no"}
+	all := []registry.Object{service("in", "10.96.0.1"), service("out", "10.1.8.217"), service("far", "192.0.2.1", refused), service("head", corev1.ClusterIPNone)}
+	for _, test := range []struct {
+		ranges   []string
+		services []registry.Object
+		serves   bool // as Kubernetes does not
+		want     string
+	}{
+		{[]string{"10.96.0.0/16"}, all, true, "clusterconfig default: spec.serviceNetworks: outside of 10.96.0.0/16, where Services get addresses, are 10.1.8.217 of Service shop/out: " +
+			"these keep them, and something else may be given the same; have the range hold them, or delete and make them anew"},
+		{[]string{"10.96.0.0/16"}, all[:1], true, ""},
+		{[]string{"10.96.0.0/16"}, all, false, ""},
+		{nil, all, true, "clusterconfig default: spec.serviceNetworks: there is no range, so that new Services get no address; there are " +
+			"10.1.8.217 of Service shop/out, 10.96.0.1 of Service shop/in; give it the range that these are of"},
+		{nil, all[2:], true, ""},
+	} {
+		config := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{ServiceNetworks: test.ranges}}
+		objects := registry.NewSnapshot(map[*registry.Kind][]registry.Object{api.ClusterConfigKind: {config}, api.Service: test.services})
+		find := plugins.Finder(func(*registry.Kind) bool { return test.serves })
+		var l problemList
+		rangeProblem(&l, explain.Cluster{Objects: objects, Plugin: find})
+		got := ""
+		for _, p := range l.list {
+			got += p.String()
+		}
+		if got != test.want {
+			t.Errorf("with %v it is told %q, and not %q", test.ranges, got, test.want)
+		}
+	}
+}

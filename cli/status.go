@@ -20,6 +20,7 @@ import (
 	"github.com/weftnet/weft/lab"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 )
 
 // clusterStatus is how the cluster's network is.
@@ -146,6 +147,12 @@ func readStatus(ctx context.Context, reg registry.Registry) (clusterStatus, erro
 	cluster, err := readCluster(ctx, reg, servicesKinds...)
 	if err != nil {
 		return clusterStatus{}, err
+	}
+	if reg.Serves(service.GrantKind) {
+		// It may say where Services get their addresses under plug-ins that do not read it, too.
+		if err := readInto(ctx, reg, cluster.Objects.(registry.Snapshot), api.ClusterNetwork); err != nil {
+			return clusterStatus{}, err
+		}
 	}
 	held, err := reg.Holders(ctx, "")
 	if err != nil {
