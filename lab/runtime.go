@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -95,11 +94,11 @@ func (l *Lab) attach(ctx context.Context, r podRecord) (addresses []netip.Addr, 
 	err = l.cni(ctx, "CNI ADD", r, func(ctx context.Context, c *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
 		result, err := c.AddNetworkList(ctx, list, rt)
 		if err != nil {
-			return fmt.Errorf("CNI ADD: %w", err)
+			return fmt.Errorf("CNI ADD on %s: %w", r.Node, err)
 		}
 		res, err := current.NewResultFromResult(result)
 		if err != nil {
-			return fmt.Errorf("CNI ADD: %w", err)
+			return fmt.Errorf("CNI ADD on %s: %w", r.Node, err)
 		}
 		for _, ip := range res.IPs {
 			if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
@@ -107,7 +106,7 @@ func (l *Lab) attach(ctx context.Context, r podRecord) (addresses []netip.Addr, 
 			}
 		}
 		if len(addresses) == 0 {
-			return errors.New("CNI ADD gave no address")
+			return fmt.Errorf("CNI ADD on %s gave no address", r.Node)
 		}
 		return nil
 	})
@@ -118,7 +117,7 @@ func (l *Lab) attach(ctx context.Context, r podRecord) (addresses []netip.Addr, 
 func (l *Lab) detach(ctx context.Context, r podRecord) error {
 	return l.cni(ctx, "CNI DEL", r, func(ctx context.Context, c *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
 		if err := c.DelNetworkList(ctx, list, rt); err != nil {
-			return fmt.Errorf("CNI DEL: %w", err)
+			return fmt.Errorf("CNI DEL on %s: %w", r.Node, err)
 		}
 		return nil
 	})
