@@ -33,8 +33,10 @@ func TestFailuresAreTold(t *testing.T) {
 		asked := []target{{at: netip.MustParseAddrPort("192.0.2.1:53")}, {at: netip.MustParseAddrPort("[2001:db8::1]:53")}}
 		want := func(words ...string) {
 			t.Helper()
+			f.mu.Lock() // under which lines are written
 			all := strings.Split(strings.TrimSuffix(lines.String(), "\n"), "\n")
 			lines.Reset()
+			f.mu.Unlock()
 			if len(all) != len(words) {
 				t.Fatalf("there are %d lines, and should be %d:\n%s", len(all), len(words), strings.Join(all, "\n"))
 			}
