@@ -122,15 +122,23 @@ func saysUnheard(c corev1.NodeCondition) bool {
 // write has the Node say it.
 func (m marking) write(ctx context.Context, r registry.Registry) error {
 	_, err := registry.Modify(ctx, r, api.Node, registry.Key{Name: m.node}, func(n *corev1.Node) error {
-		n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, saysUnheard)
-		if m.silent {
-			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: unheard,
-				Message: "its agent holds no lease: what Services select there is not ready", LastTransitionTime: metav1.Now()})
-		}
+		m.put(n, metav1.Now())
 		return nil
 	})
 	if errors.Is(err, registry.ErrNotFound) {
 		return nil
 	}
 	return err
+}
+
+// put has the Node say it. Of each type there is one condition: somebody else's that says whether the node is ready is not
+// known to hold either.
+func (m marking) put(n *corev1.Node, now metav1.Time) {
+	n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return saysUnheard(c) || m.silent && c.Type == corev1.NodeReady
+	})
+	if m.silent {
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: unheard,
+			Message: "its agent holds no lease: what Services select there is not ready", LastTransitionTime: now})
+	}
 }

@@ -69,6 +69,23 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// A Node has one condition that says whether it is ready, whoever wrote what it said before.
+func TestMarking(t *testing.T) {
+	n := nodeWith("node1", corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Other"})
+	for _, silent := range []bool{true, true, false} {
+		marking{"node1", silent}.put(n, metav1.Now())
+		ready := 0
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				ready++
+			}
+		}
+		if isSilent(n) != silent || ready > 1 || !hasAgent(n) {
+			t.Errorf("once it is silent is %t its conditions are %v", silent, n.Status.Conditions)
+		}
+	}
+}
+
 // TestADeadNodesPodsAreNotReady has an agent end, and another one begin.
 func TestADeadNodesPodsAreNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
