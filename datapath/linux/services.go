@@ -183,15 +183,17 @@ type way struct {
 }
 
 // name is that of the chain that gives connections the backend of the slot that was drawn.
-func (w way) name() string {
-	n := "drawn"
+func (w way) name() string { return w.named("drawn") }
+
+// named is what a chain of the way is called that does something.
+func (w way) named(what string) string {
 	if w.remember > 0 {
-		n += fmt.Sprintf("-for-%d", w.remember/time.Second)
+		what += fmt.Sprintf("-for-%d", w.remember/time.Second)
 	}
 	if w.guarded {
-		n += "-guarded"
+		what += "-guarded"
 	}
-	return sideOf(n, w.side, w.is4)
+	return sideOf(what, w.side, w.is4)
 }
 
 // usualWays are those without a duration, whose chains are always there.
@@ -229,16 +231,7 @@ func usualDraws() (all []draw) {
 }
 
 // name is that of the chain.
-func (d draw) name() string {
-	n := fmt.Sprintf("one-of-%d", d.slots)
-	if d.remember > 0 {
-		n += fmt.Sprintf("-for-%d", d.remember/time.Second)
-	}
-	if d.guarded {
-		n += "-guarded"
-	}
-	return sideOf(n, d.side, d.is4)
-}
+func (d draw) name() string { return d.way.named(fmt.Sprintf("one-of-%d", d.slots)) }
 
 // asNodeName is the name of the chain that leads to it where the node's address is to become the source.
 func (d draw) asNodeName() string { return "as-node-" + d.name() }
