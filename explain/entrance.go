@@ -70,7 +70,7 @@ func (c Cluster) announceable(a netip.Addr) (onLink, is bool) {
 		}
 	}
 	for svc := range registry.Each[*corev1.Service](c.Objects, api.Service) {
-		if svc.Spec.Type != corev1.ServiceTypeExternalName && slices.Contains(clusterIPs(svc), a) {
+		if svc.Spec.Type != corev1.ServiceTypeExternalName && slices.Contains(api.ClusterAddresses(svc), a) {
 			return false, true
 		}
 		if !slices.Contains(outerAddresses(svc), a) {

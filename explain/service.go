@@ -56,7 +56,7 @@ func (c Cluster) service(key registry.Key) (Party, error) {
 		}
 		return Party{}, fmt.Errorf("there is no service %s%s", key, hint)
 	}
-	p := Party{Name: "service " + key.String(), service: svc, addresses: clusterIPs(svc)}
+	p := Party{Name: "service " + key.String(), service: svc, addresses: api.ClusterAddresses(svc)}
 	switch {
 	case svc.Spec.Type == corev1.ServiceTypeExternalName && svc.Spec.ExternalName == "":
 		return Party{}, fmt.Errorf("service %s is to stand for a host name, and has none: its spec.externalName is empty", key)
@@ -77,16 +77,6 @@ func (c Cluster) service(key registry.Key) (Party, error) {
 	return p, nil
 }
 
-// clusterIPs are the addresses of a Service in the cluster; none of one that is
-// headless.
-func clusterIPs(svc *corev1.Service) []netip.Addr {
-	ips := svc.Spec.ClusterIPs
-	if len(ips) == 0 {
-		ips = []string{svc.Spec.ClusterIP}
-	}
-	return parse(ips)
-}
-
 // isHeadless reports whether a Service is to have no address of its own.
 func isHeadless(svc *corev1.Service) bool {
 	return svc.Spec.ClusterIP == corev1.ClusterIPNone || slices.Contains(svc.Spec.ClusterIPs, corev1.ClusterIPNone)
@@ -94,7 +84,7 @@ func isHeadless(svc *corev1.Service) bool {
 
 // frontends are all addresses of a Service but those of nodes.
 func frontends(svc *corev1.Service) []netip.Addr {
-	return append(clusterIPs(svc), outerAddresses(svc)...)
+	return append(api.ClusterAddresses(svc), outerAddresses(svc)...)
 }
 
 // selected returns the pods that a Service selects and that have an address.
@@ -203,7 +193,7 @@ func (c Cluster) frontend(a Answer, flow plan.Flow, by string) *Frontend {
 			continue
 		}
 		f := Frontend{Name: "Service " + registry.KeyOf(svc).String(), By: cmp.Or(service.LeftTo(svc), by)}
-		if len(clusterIPs(svc)) == 0 && !onNode {
+		if len(api.ClusterAddresses(svc)) == 0 && !onNode {
 			f.By = ""
 		}
 		if f.By == api.WeftProxy {

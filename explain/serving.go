@@ -117,7 +117,7 @@ func (c Cluster) Serving(key registry.Key, only string) (Serving, error) {
 	if s.Unserved != "" {
 		return s, nil
 	}
-	if len(clusterIPs(svc)) == 0 {
+	if len(api.ClusterAddresses(svc)) == 0 {
 		s.Problems = append(s.Problems, "it has got no address in the cluster yet, and no node serves it")
 		return s, nil
 	}

@@ -48,7 +48,7 @@ func (c Cluster) unserved(a *Answer, flow plan.Flow) {
 	// The policy goes by the address: of a node or outside of the cluster it is that for who comes from
 	// outside, as a pod of another node does.
 	policy, local := "externalTrafficPolicy", svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-	if slices.Contains(clusterIPs(svc), flow.Destination) {
+	if slices.Contains(api.ClusterAddresses(svc), flow.Destination) {
 		policy, local = "internalTrafficPolicy", svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	}
 	if nodes := c.endpointNodes(svc); local && len(nodes) > 0 {
@@ -81,7 +81,7 @@ func (c Cluster) hasNone(a *Answer, flow plan.Flow) *corev1.Service {
 		if asked := a.Destination.service; asked != nil && registry.KeyOf(asked) != registry.KeyOf(svc) {
 			continue
 		}
-		if svc.Spec.Type != corev1.ServiceTypeExternalName && slices.Contains(clusterIPs(svc), flow.Destination) {
+		if svc.Spec.Type != corev1.ServiceTypeExternalName && slices.Contains(api.ClusterAddresses(svc), flow.Destination) {
 			return svc
 		}
 	}
