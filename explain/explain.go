@@ -109,6 +109,7 @@ func (c Cluster) Why(q Question) (Answer, error) {
 	enters.decide(&a)
 	c.unserved(&a, flow)
 	c.doubtFree(&a, flow.Destination, planner.config)
+	c.warnOfLoopback(&a, flow, planner.config)
 	c.warnOfPools(&a, flow.Destination)
 	return a, nil
 }

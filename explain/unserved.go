@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -71,6 +72,28 @@ func (c Cluster) doubtFree(a *Answer, to netip.Addr, config *api.ClusterConfig) 
 		if r.Contains(to) {
 			a.Doubt(fmt.Sprintf("%s is of %s, where Services get their addresses, and kube-proxy may drop or refuse what no Service is reached by there", to, r))
 		}
+	}
+}
+
+// warnOfLoopback warns of a port of nodes that a node asks for at a loopback address of its own, where
+// Weft has none of them, and kube-proxy in some of its modes.
+func (c Cluster) warnOfLoopback(a *Answer, flow plan.Flow, config *api.ClusterConfig) {
+	if !flow.Destination.IsLoopback() || a.Service != nil || !a.Source.OnHost() {
+		return
+	}
+	for svc := range registry.Each[*corev1.Service](c.Objects, api.Service) {
+		is := func(p corev1.ServicePort) bool {
+			return p.NodePort == int32(flow.Port) && strings.EqualFold(string(cmp.Or(p.Protocol, corev1.ProtocolTCP)), flow.Protocol.String())
+		}
+		if flow.Port == 0 || !slices.ContainsFunc(svc.Spec.Ports, is) {
+			continue
+		}
+		if config.Spec.ServiceProxy == api.KubeProxy {
+			a.Doubt(fmt.Sprintf("kube-proxy may serve port %d of Service %s at loopback addresses, too", flow.Port, registry.KeyOf(svc)))
+			return
+		}
+		a.Warn("", api.Problem{Kind: api.Service.Kind, Namespace: svc.Namespace, Name: svc.Name,
+			Message: fmt.Sprintf("its port %d of nodes is not at %s, where the node itself answers: it is at the node's own addresses", flow.Port, flow.Destination)})
 	}
 }
 
