@@ -114,7 +114,7 @@ var columns = map[string][]column{
 	},
 	"services": {
 		of("TYPE", func(s *corev1.Service) string { return string(cmp.Or(s.Spec.Type, corev1.ServiceTypeClusterIP)) }),
-		of("CLUSTER-IP", func(s *corev1.Service) string { return s.Spec.ClusterIP }),
+		of("CLUSTER-IP", clusterIP),
 		of("EXTERNAL-IP", externalIPs),
 		of("PORTS", func(s *corev1.Service) string {
 			return joinedBy(s.Spec.Ports, func(p corev1.ServicePort) string {
@@ -313,6 +313,15 @@ func ofLease(value func(flannel.Attributes) string) func(*flannel.Lease) string 
 		}
 		return value(a)
 	}
+}
+
+// clusterIP is the Service's address in the cluster, or pending where it is to get one, which the controller
+// gives it on etcd.
+func clusterIP(s *corev1.Service) string {
+	if s.Spec.ClusterIP == "" && s.Spec.Type != corev1.ServiceTypeExternalName {
+		return "<pending>"
+	}
+	return s.Spec.ClusterIP
 }
 
 // externalIPs are where a Service is reached from outside of the cluster, or pending where it
