@@ -195,49 +195,84 @@ func (c *Compiler) advance(namespace string) {
 	}
 }
 
-// costOf is what it takes to compile a Service anew and to load its frontends, if these are others.
+// costOf is what it takes to compile a Service anew and to load its frontends, if these are others, and what
+// data planes have of their own for what it needs.
 func (c *Compiler) costOf(s *service) int {
 	now, before := c.sizes[s.key], c.compiled[s.key]
-	cost := 1 + (now.frontends+now.backends)/perEntry
+	cost := 1 + (now.frontends+now.backends)/perEntry + c.costOfRules(rulesFor(s, now))
 	if before == nil {
-		return cost + now.frontends + now.ranges + c.costOfDuration(s.affinity)
+		return cost + now.frontends + now.ranges
 	}
 	cost += (len(before.claims) + len(before.backends)) / perEntry
 	if before.service != s {
-		cost += max(len(before.claims), now.frontends) + now.ranges + c.costOfDuration(s.affinity)
+		cost += max(len(before.claims), now.frontends) + now.ranges
 	}
 	return cost
 }
 
-// perDuration is how large a part of all entries it costs as many more to load, that clients are
-// remembered for a time for which nobody else's are: data planes have rules for each, and kernels look at
-// all that these may lead to when they come.
-const perDuration = 64
-
-// costOfDuration is what it takes to load what remembers clients for some time, if no Service has theirs remembered so yet.
-func (c *Compiler) costOfDuration(d time.Duration) int {
-	if d == 0 || c.durations[d] > 0 {
-		return 0
-	}
-	return 1 + (c.tables.Services.Len()+c.tables.Backends.Len())/perDuration
+// rule is what data planes have rules of their own for, which all Services share that need it: of a family, that
+// clients are remembered for some time; or that there is a number of backends.
+type rule struct {
+	family   plan.Family
+	lasts    time.Duration
+	backends int
 }
 
-// remember takes note of that a Service is compiled otherwise, or no more, of those for which clients are
-// remembered.
-func (c *Compiler) remember(before, now *compiled) {
-	count := func(of *compiled, by int) {
-		if of.service == nil || of.affinity == 0 {
-			return
-		}
-		if c.durations == nil {
-			c.durations = make(map[time.Duration]int)
-		}
-		if c.durations[of.affinity] += by; c.durations[of.affinity] == 0 {
-			delete(c.durations, of.affinity)
+const (
+	// perDuration is how large a part of all entries it costs as many more to load, that clients are
+	// remembered for a time for which nobody else's are: kernels look at
+	// all that the rules may lead to when they come.
+	perDuration = 64
+	// numbersOfTurn is how many times it fills a turn, that there are as many backends as there are of no other
+	// Service: to draw one takes rules for their number. For fewBackends there are always some.
+	// Of numbers above largeNumber numbersAlike share them.
+	numbersOfTurn, fewBackends, largeNumber, numbersAlike = 64, 3, 256, 64
+)
+
+// rulesFor are those that a Service needs of a size. It needs those for how long clients are remembered also
+// while it has no backend, so that endpoints, which come and go sooner than Services, change nothing of it.
+func rulesFor(s *service, n size) (all []rule) {
+	if s.affinity > 0 {
+		for _, f := range s.families {
+			all = append(all, rule{family: f, lasts: s.affinity})
 		}
 	}
-	count(now, 1)
-	count(before, -1)
+	if number := n.backends; number > fewBackends {
+		if number > largeNumber {
+			number = (number + numbersAlike - 1) / numbersAlike * numbersAlike
+		}
+		all = append(all, rule{backends: number})
+	}
+	return all
+}
+
+// costOfRules is what it takes to load those rules that no Service needs yet.
+func (c *Compiler) costOfRules(rules []rule) (cost int) {
+	for _, r := range rules {
+		switch {
+		case c.rules[r] > 0:
+		case r.lasts > 0:
+			cost += 1 + (c.tables.Services.Len()+c.tables.Backends.Len())/perDuration
+		default:
+			cost += roomOfTurn / numbersOfTurn
+		}
+	}
+	return cost
+}
+
+// need takes note of which rules a Service needs that is compiled otherwise, or no more.
+func (c *Compiler) need(before, now *compiled) {
+	if c.rules == nil {
+		c.rules = make(map[rule]int)
+	}
+	for _, r := range now.rules {
+		c.rules[r]++
+	}
+	for _, r := range before.rules {
+		if c.rules[r]--; c.rules[r] == 0 {
+			delete(c.rules, r)
+		}
+	}
 }
 
 // retire takes out what is gone of a Service that waits, and may not be served any more, and leaves

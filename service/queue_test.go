@@ -223,9 +223,11 @@ func TestTimesToRememberClientsForWait(t *testing.T) {
 	p.put("shop", "large", 0, 100, 200)
 	p.step()
 	p.finish()
+	// The rules come with Services, whether they have an endpoint or not.
 	const many = 40
+	endpoints := 0
 	remember := func(name string, address int, seconds int32) {
-		p.put("evil", name, address, 1, 1)
+		p.put("evil", name, address, 1, endpoints)
 		svc := p.world[api.Service][registry.Key{Namespace: "evil", Name: name}].(*corev1.Service)
 		svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 		svc.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
@@ -260,13 +262,65 @@ func TestTimesToRememberClientsForWait(t *testing.T) {
 	if n := len(served()); n != many {
 		t.Errorf("in the end there are %d times", n)
 	}
+	endpoints = 1
 	for i := range many {
+		remember(fmt.Sprint(i), 1+i, int32(100+i))
 		remember(fmt.Sprint("more", i), 1000+i, 100)
 	}
 	p.step()
 	if waiting := p.compiler.Waiting(); len(waiting) > 0 {
 		t.Errorf("what needs no rules that there are not already waits: %v", waiting)
 	}
+}
+
+// To draw a backend takes rules for how many there are, so that new numbers fill turns.
+func TestNumbersOfBackendsWait(t *testing.T) {
+	p := newPaced(t)
+	const many, most = 120, 70
+	grow := func(by int) (numbers map[int]bool) {
+		for i := range many {
+			p.put("evil", fmt.Sprint(i), 1+i, 1, 10+2*i+by)
+		}
+		p.step()
+		return p.numbers()
+	}
+	grow(0)
+	p.finish()
+	before := p.numbers()
+	now := grow(1)
+	for turn := 0; ; turn++ {
+		come := 0
+		for n := range now {
+			if !before[n] {
+				come++
+			}
+		}
+		if come > most {
+			t.Errorf("turn %d has %d numbers that there were not before", turn, come)
+		}
+		if len(p.compiler.Waiting()) == 0 {
+			break
+		}
+		before = now
+		p.compiler.Advance("evil")
+		p.step()
+		now = p.numbers()
+	}
+	if len(now) != many {
+		t.Errorf("in the end there are %d numbers", len(now))
+	}
+}
+
+// numbers are how many backends sets have.
+func (p *paced) numbers() map[int]bool {
+	sets, all := make(map[string]int), make(map[int]bool)
+	for k := range p.plan.Backends.All() {
+		sets[k.Set]++
+	}
+	for _, n := range sets {
+		all[n] = true
+	}
+	return all
 }
 
 // Who waits does not keep what is no longer due to it from others: the Service that has the address now is

@@ -24,7 +24,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -90,8 +89,8 @@ type Compiler struct {
 	// spaces are those namespaces that have Services with ports, and sizes what these may make.
 	spaces map[string]space
 	sizes  map[registry.Key]size
-	// durations are for how many Services clients are remembered for a time.
-	durations map[time.Duration]int
+	// rules are how many Services need them.
+	rules map[rule]int
 
 	node     view
 	compiled map[registry.Key]*compiled
@@ -237,6 +236,7 @@ func (c *Compiler) replace(key registry.Key, room, removals *int) (whole bool) {
 	found := s != nil
 	if found {
 		now = compile(s, behind, c.spaces[key.Namespace].over[key], c.granted(s), c.standings(s), c.node, &made)
+		now.rules = rulesFor(s, c.sizes[key])
 	}
 	if key == APIServer && !c.node.grants && len(behind) > 0 {
 		// Also where the Service is not there, or another program's.
@@ -258,7 +258,7 @@ func (c *Compiler) replace(key registry.Key, room, removals *int) (whole bool) {
 			c.troubled[key] = true
 		}
 	}
-	c.remember(before, now)
+	c.need(before, now)
 	if whole = true; room == nil {
 		c.edits.backends = instead(c.edits.backends, before.backends, made.backends)
 		now.backends = keysOf(made.backends)
@@ -439,6 +439,8 @@ type compiled struct {
 	// backends and sources are what it has in these tables, in order.
 	backends []plan.BackendKey
 	sources  []plan.SourceKey
+	// rules are what data planes have rules of their own for.
+	rules []rule
 	// problems are those of the Service, and what it cannot have on the node.
 	problems []string
 }

@@ -30,14 +30,17 @@ import (
 //
 // Where it comes from says which of two maps of frontends it is looked up in. The
 // number of slots says which chain draws one, as the kernel draws numbers below a constant only. The kind says
-// what that chain does besides: for how long it remembers the client, if at all, and whether it asks first who the
+// what that chain does besides: whether it remembers the client, and whether it asks first who the
 // client is, as a frontend is guarded. Before it is another chain where the node's address is to become the
 // source, called "as-node-" and the name of the first. So there are two chains for each number of slots and way in which sets are
-// used: for a duration, guarded or not, from a side and of a family. They are there for each that is
-// in use, and always for a few small numbers without a duration. A chain that comes costs a look at all
-// that is in the maps that its rules ask. So only these usual ones ask any, and the others go on to a chain of the
-// way, "drawn" in its name, which is there for all numbers. Three elements of draws lead to each two: one to the chain itself, and two to the
-// other, for either kind of client that may be masqueraded. What is done where such a chain could not do all
+// used: remembering clients or not, guarded or not, from a side and of a family. They are there for each that is
+// in use, and always for a few small numbers where nobody is remembered. Three elements of draws lead to each two: one to the chain itself, and two to the
+// other, for either kind of client that may be masqueraded.
+//
+// A chain that comes costs a look at all that is in the maps that its rules ask. So of those of draws only the usual ones
+// ask any, and the others go on to a chain for all numbers: "drawn" in its name, and where clients are
+// remembered first to one that looks for the chain of how long they are (ways). There is one of these for each duration that a frontend
+// names, whether it has a backend or not; service.Compiler has who names a new one pay for it. What is done where such a chain could not do all
 // is in others, which are the same for all. No element of a large map
 // names a chain: the kernel would follow each whenever one is added.
 //
@@ -69,6 +72,7 @@ const (
 	restPrefix      = "rest"      // address -> whose it is, kind of what is no other frontend's
 	guardsPrefix    = "guards"    // address, protocol, port -> the list of who may send there
 	drawsPrefix     = "draws"     // number of slots, what the kind says of it -> chain
+	waysPrefix      = "ways"      // for how long clients are remembered -> chain
 	sizesPrefix     = "sizes"     // set -> number of slots
 	slotsPrefix     = "slots"     // set, slot -> backend
 	servesPrefix    = "serves"    // set, backend, where clients are remembered
@@ -79,6 +83,8 @@ const (
 
 // The chains to which those of draws lead where not all could be done: of each side and family.
 const (
+	rememberedChain   = "remembered"
+	guardedChain      = "guarded"
 	unrememberedChain = "unremembered"
 	uncountedChain    = "uncounted"
 )
@@ -119,14 +125,15 @@ func words4(is4 bool) uint32 {
 }
 
 // The kind of a frontend: what becomes of packets without a backend, who is masqueraded,
-// whether it is for some clients alone, or for the node itself alone, and, from bit 8 on, for how many seconds
-// clients are remembered.
+// whether it is for some clients alone, or for the node itself alone, whether clients are remembered, and, from
+// bit 8 on, for how many seconds.
 const (
 	kindSilent = 1 << iota
 	kindMasqueradesEndpoints
 	kindMasqueradesStrangers
 	kindGuarded
 	kindLoopback
+	kindRemembers
 	kindBits = 8
 	// maxRemembered is for how long clients are remembered at most.
 	maxRemembered = (1<<(32-kindBits) - 1) * time.Second
@@ -176,74 +183,85 @@ func typeBackend(is4 bool) nftables.SetDatatype {
 // together. Who comes when there are as many gets any backend. Only tests set it.
 var maxClients uint32 = 1 << 18
 
-// way is how frontends of a family use sets.
+// way is how long clients are remembered of frontends of a family, to which packets come from a side.
 type way struct {
-	usage
-	is4 bool
+	side     plan.Scope
+	remember time.Duration
+	is4      bool
 }
 
 // name is that of the chain that gives connections the backend of the slot that was drawn.
-func (w way) name() string { return w.named("drawn") }
-
-// named is what a chain of the way is called that does something.
-func (w way) named(what string) string {
+func (w way) name() string {
+	what := "drawn"
 	if w.remember > 0 {
 		what += fmt.Sprintf("-for-%d", w.remember/time.Second)
-	}
-	if w.guarded {
-		what += "-guarded"
 	}
 	return sideOf(what, w.side, w.is4)
 }
 
-// usualWays are those without a duration, whose chains are always there.
-func usualWays() (all []way) {
-	for _, is4 := range interval.Families {
-		for _, side := range bothSides {
-			for _, guarded := range []bool{false, true} {
-				all = append(all, way{usage{side: side, guarded: guarded}, is4})
-			}
-		}
-	}
-	return all
+// durationIn are the bits of a kind by which ways finds the chain.
+const durationIn = ^uint32(1<<kindBits - 1)
+
+// elements are by which ways finds the chain, where clients are remembered.
+func (w way) elements(put putElement) {
+	put(sideOf(waysPrefix, w.side, w.is4), nft.Element{Key: word(uint32(w.remember/time.Second) << kindBits)}, nft.Value{Verdict: nft.GoTo(w.name())})
 }
 
-// draw is what a chain draws a slot among.
+// draw is what a chain draws a slot among, of sets of a family to which packets come from a side, for frontends
+// that remember clients or not, and that are for some clients alone or not. For how long clients are remembered is
+// nothing to it: there are as many of these chains as there are numbers of slots, and of those of ways as there are durations, and
+// not one for each two of them.
 type draw struct {
-	way
-	slots uint32
+	side              plan.Scope
+	remembers, guards bool
+	is4               bool
+	slots             uint32
 }
 
 // isUsual reports whether the chain is one of those that are always there.
-func (d draw) isUsual() bool { return d.remember == 0 && d.slots <= usualSlots }
+func (d draw) isUsual() bool { return !d.remembers && d.slots <= usualSlots }
 
 // usualSlots is up to how many slots there are chains always, for sets that do not remember clients.
 const usualSlots = 3
 
 // usualDraws are those chains.
 func usualDraws() (all []draw) {
-	for _, w := range usualWays() {
-		for n := range uint32(usualSlots) {
-			all = append(all, draw{w, n + 1})
+	for _, is4 := range interval.Families {
+		for _, side := range bothSides {
+			for n := range uint32(usualSlots) {
+				all = append(all, draw{side: side, is4: is4, slots: n + 1}, draw{side: side, guards: true, is4: is4, slots: n + 1})
+			}
 		}
 	}
 	return all
 }
 
 // name is that of the chain.
-func (d draw) name() string { return d.way.named(fmt.Sprintf("one-of-%d", d.slots)) }
+func (d draw) name() string {
+	what := fmt.Sprintf("one-of-%d", d.slots)
+	if d.remembers {
+		what += "-remembered"
+	}
+	if d.guards {
+		what += "-guarded"
+	}
+	return sideOf(what, d.side, d.is4)
+}
 
 // asNodeName is the name of the chain that leads to it where the node's address is to become the source.
 func (d draw) asNodeName() string { return "as-node-" + d.name() }
 
 // drawnBy are the bits of a kind, with one of the two of masquerading, by which draws finds a chain. What
 // others than the node itself send is drawn by kindLoopback as well, for which there is none.
-const drawnBy = kindGuarded | ^uint32(1<<kindBits-1)
+const drawnBy = kindGuarded | kindRemembers
 
 // elements are by which draws finds the chains.
 func (d draw) elements(put putElement) {
-	kind := uint32(d.remember/time.Second) << kindBits
-	if d.guarded {
+	var kind uint32
+	if d.remembers {
+		kind |= kindRemembers
+	}
+	if d.guards {
 		kind |= kindGuarded
 	}
 	for masquerades, chain := range map[uint32]string{0: d.name(), kindMasqueradesEndpoints: d.asNodeName(), kindMasqueradesStrangers: d.asNodeName()} {
@@ -252,7 +270,7 @@ func (d draw) elements(put putElement) {
 	}
 }
 
-// serviceRules returns the table's rules, but for chains of draws, with its sets empty.
+// serviceRules returns the table's rules, but for chains of draws and of durations, with its sets empty.
 func serviceRules(stamps Stamps, p *plan.Plan) *ruleset {
 	r := newRuleset(stamps, stamps.ServiceTable)
 	for _, is4 := range interval.Families {
@@ -261,6 +279,7 @@ func serviceRules(stamps Stamps, p *plan.Plan) *ruleset {
 			r.Set(sideOf(restPrefix, side, is4), nft.Set{Key: nft.AddressType(is4), Data: typeSize})
 			r.Set(sideOf(guardsPrefix, side, is4), nft.Set{Key: typeFrontend(is4), Concat: true, Data: typeGuard})
 			r.Set(sideOf(drawsPrefix, side, is4), nft.Set{Key: typeDraw, Concat: true, Verdicts: true})
+			r.Set(sideOf(waysPrefix, side, is4), nft.Set{Key: nftables.TypeMark, Verdicts: true})
 		}
 		r.Set(sizesPrefix+suffix(is4), nft.Set{Key: typeSet, Data: typeSize})
 		r.Set(slotsPrefix+suffix(is4), nft.Set{Key: typeSlot, Concat: true, Data: typeBackend(is4)})
@@ -281,6 +300,7 @@ func serviceRules(stamps Stamps, p *plan.Plan) *ruleset {
 	r.answersHere()
 	r.asks()
 	r.translates(p)
+	r.draws()
 	r.otherwise()
 	r.asNode(p)
 	return r
@@ -411,67 +431,85 @@ func (d draw) asNodeChain() *nft.Chain {
 }
 
 // chain returns that of a draw. Of the usual ones it does all, and of the others it says in the label which slot was drawn, and goes
-// on to the chain of all sets that are used so: as it asks no map, it costs little to have it come.
+// on to a chain of all sets: as it asks no map, it costs little to have it come.
 func (d draw) chain() *nft.Chain {
 	c := &nft.Chain{}
 	number := &expr.Numgen{Register: registerBehind, Modulus: d.slots, Type: unix.NFT_NG_RANDOM}
 	if !d.isUsual() {
-		c.Add("a slot", []expr.Any{number}, setDrawn(registerBehind, 0), nft.Decide(nft.GoTo(d.way.name())))
+		next := sideOf(rememberedChain, d.side, d.is4)
+		if !d.remembers {
+			next = way{side: d.side, is4: d.is4}.name()
+		}
+		if d.guards {
+			c.Add("who it is not for goes no further", nft.Jump(sideOf(guardedChain, d.side, d.is4)))
+		}
+		c.Add("a slot", []expr.Any{number}, setDrawn(registerBehind, 0), nft.Decide(nft.GoTo(next)))
 		return c
 	}
-	d.way.guard(c)
+	if d.guards {
+		leaveOthers(c, d.side, d.is4)
+	}
 	drawn := append([]expr.Any{number}, setDrawn(registerBehind, servedBit)...)
 	c.Add("the backend of a slot", slotOf(d.side, d.is4, drawn), behindSet(d.is4), countGiven(d.side, d.is4), translate(d.is4))
 	c.Add("nothing more can be counted", nft.Decide(nft.GoTo(sideOf(uncountedChain, d.side, d.is4))))
 	return c
 }
 
-// guard adds what leaves alone who is none of those whom a guarded frontend is for.
-func (w way) guard(c *nft.Chain) {
-	if w.guarded {
-		c.Add("it is for others, as they will be told", isForOthers(w.side, w.is4), nft.Decide(nft.Accept))
-	}
+// leaveOthers adds what leaves alone who is none of those whom a guarded frontend is for.
+func leaveOthers(c *nft.Chain, side plan.Scope, is4 bool) {
+	c.Add("it is for others, as they will be told", isForOthers(side, is4), nft.Decide(nft.Accept))
 }
 
-// chain returns that of a way, to which a slot has been drawn.
+// chain returns that of a way, to which a slot has been drawn, where clients are remembered. It asks maps that have most
+// of what there is of Services, so that the kernel goes through all of that when the chain comes.
 func (w way) chain() *nft.Chain {
 	c := &nft.Chain{}
 	given := append(setServed(), translate(w.is4)...)
-	w.guard(c)
 	client := nft.AddressInto(w.is4, true, registerClient(w.is4))
 	memory := func(operation uint32) []expr.Any {
 		return []expr.Any{&expr.Dynset{SrcRegKey: registerClient(w.is4), SrcRegData: registerChosen, SetName: clientsPrefix + suffix(w.is4),
 			Operation: operation, Timeout: w.remember}}
 	}
-	var had []expr.Any // matches who has a backend, which is behind the set then
-	if w.remember > 0 {
-		of := slices.Concat(theFrontend(w.side, w.is4), client)
-		// The kernel leaves alone what an element says that is there. It only must be given
-		// something.
-		anything := slices.Concat(blankChosen(w.is4)[:1], nft.AddressInto(w.is4, false, registerChosen+1), nft.PortInto(registerChosen+1+words4(w.is4)))
-		c.Add("a client that comes again", of, nft.InSetOf(registerClient(w.is4), clientsPrefix+suffix(w.is4)), anything, memory(unix.NFT_DYNSET_OP_UPDATE))
-		had = slices.Concat(of, blankBackend(w.is4), []expr.Any{
-			&expr.Lookup{SourceRegister: registerClient(w.is4), SetName: clientsPrefix + suffix(w.is4), DestRegister: registerSetEnd, IsDestRegSet: true},
-		}, nft.InSetOf(registerSet, servesPrefix+suffix(w.is4)))
-		c.Add("the backend that it had", had, countGiven(w.side, w.is4), given)
-		c.Add("and nothing more can be counted", had, given)
-		const deletes = 2 // NFT_DYNSET_OP_DELETE
-		c.Add("which is none any more", of, anything, memory(deletes))
-	}
-	var remember []expr.Any
-	if w.remember > 0 {
-		remember = append(client, memory(unix.NFT_DYNSET_OP_UPDATE)...)
-	}
+	of := slices.Concat(theFrontend(w.side, w.is4), client)
+	// The kernel leaves alone what an element says that is there. It only must be given
+	// something.
+	anything := slices.Concat(blankChosen(w.is4)[:1], nft.AddressInto(w.is4, false, registerChosen+1), nft.PortInto(registerChosen+1+words4(w.is4)))
+	c.Add("a client that comes again", of, nft.InSetOf(registerClient(w.is4), clientsPrefix+suffix(w.is4)), anything, memory(unix.NFT_DYNSET_OP_UPDATE))
+	// Who has a backend, which is behind the set then.
+	had := slices.Concat(of, blankBackend(w.is4), []expr.Any{
+		&expr.Lookup{SourceRegister: registerClient(w.is4), SetName: clientsPrefix + suffix(w.is4), DestRegister: registerSetEnd, IsDestRegSet: true},
+	}, nft.InSetOf(registerSet, servesPrefix+suffix(w.is4)))
+	c.Add("the backend that it had", had, countGiven(w.side, w.is4), given)
+	c.Add("and nothing more can be counted", had, given)
+	const deletes = 2 // NFT_DYNSET_OP_DELETE
+	c.Add("which is none any more", of, anything, memory(deletes))
+	remember := append(client, memory(unix.NFT_DYNSET_OP_UPDATE)...)
 	c.Add("the backend of the slot", slotOf(w.side, w.is4, drawnSlot()), remember, behindSet(w.is4), countGiven(w.side, w.is4), given)
-	if w.remember == 0 {
-		c.Add("nothing more can be counted", nft.Decide(nft.GoTo(sideOf(uncountedChain, w.side, w.is4))))
-		return c
-	}
 	// Or it would be given another than the one that is remembered for it.
 	c.Add("the backend that is remembered, and nothing more can be counted", had, given)
 	c.Add("there are fewer now", slotOf(w.side, w.is4, firstSlot()), remember, behindSet(w.is4), countGiven(w.side, w.is4), given)
 	c.Add("nobody more can be remembered", nft.Decide(nft.GoTo(sideOf(unrememberedChain, w.side, w.is4))))
 	return c
+}
+
+// draws adds what draws of unusual numbers of slots, or of sets that remember clients, lead to.
+func (r *ruleset) draws() {
+	for _, side := range bothSides {
+		for _, is4 := range interval.Families {
+			leaveOthers(r.Chain(sideOf(guardedChain, side, is4)), side, is4)
+
+			c := r.Chain(way{side: side, is4: is4}.name())
+			c.Add("the backend of the slot", slotOf(side, is4, drawnSlot()), behindSet(is4), countGiven(side, is4), setServed(), translate(is4))
+			c.Add("nothing more can be counted", nft.Decide(nft.GoTo(sideOf(uncountedChain, side, is4))))
+
+			c = r.Chain(sideOf(rememberedChain, side, is4))
+			c.Add("the chain for as long as clients are remembered", theFrontend(side, is4), []expr.Any{
+				&expr.Bitwise{SourceRegister: registerKind, DestRegister: registerKind, Len: 4, Mask: nft.HostEndian(durationIn), Xor: nft.HostEndian(0)},
+				&expr.Lookup{SourceRegister: registerKind, SetName: sideOf(waysPrefix, side, is4), DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true},
+			})
+			c.Add("they are remembered no more", nft.Decide(nft.GoTo(sideOf(unrememberedChain, side, is4))))
+		}
+	}
 }
 
 // otherwise adds what becomes of a packet where the rules of a draw did not come to their end. It is the same for all

@@ -69,7 +69,7 @@ type services struct {
 	// draws are the chains that sets need and the usual ones, and selves all backends: those that are
 	// drained, too, as they keep the connections that they have.
 	draws reconcile.Ledger[draw, struct{}]
-	// ways are those of which there are chains.
+	// ways are the chains by how long clients are remembered.
 	ways   reconcile.Ledger[way, struct{}]
 	selves reconcile.Ledger[netip.AddrPort, struct{}]
 	// guarded are the frontends that are for some clients alone, by the names of the lists of these.
@@ -145,6 +145,9 @@ func kindOf(k plan.ServiceKey, s plan.Service) uint32 {
 	}
 	if k.Address.IsLoopback() {
 		kind |= kindLoopback
+	}
+	if kind >= 1<<kindBits {
+		kind |= kindRemembers
 	}
 	return kind
 }
@@ -293,7 +296,19 @@ func (s *served) backends() map[netip.AddrPort]bool {
 func (s *served) draws(is4 bool) (all []draw) {
 	if len(s.slots) > 0 {
 		for _, u := range s.uses {
-			all = append(all, draw{way{u.usage, is4}, uint32(len(s.slots))})
+			all = append(all, draw{u.side, u.remember > 0, u.guarded, is4, uint32(len(s.slots))})
+		}
+	}
+	return all
+}
+
+// ways are the chains that remember clients of the set. They are there whether it has slots or not, as they cost
+// much when they come: who has frontends that name a new duration pays for that, and endpoints, which come and go as often as
+// a pod likes, change nothing of it.
+func (s *served) ways(is4 bool) (all []way) {
+	for _, u := range s.uses {
+		if u.remember > 0 {
+			all = append(all, way{u.side, u.remember, is4})
 		}
 	}
 	return all
@@ -340,15 +355,19 @@ func (s *services) shared(uses []used) []used {
 	return s.alike[key]
 }
 
-// ask has the ledger hold the chains that a set needs that becomes another, and no more those that it needed.
+// ask has the ledgers hold the chains that a set needs that becomes another, and no more those that it needed.
 func (s *services) ask(k setKey, before, now *served) {
 	for _, d := range before.draws(k.is4) {
 		s.draws.Remove(d, struct{}{})
-		s.ways.Remove(d.way, struct{}{})
 	}
 	for _, d := range now.draws(k.is4) {
 		s.draws.Add(d, struct{}{})
-		s.ways.Add(d.way, struct{}{})
+	}
+	for _, w := range before.ways(k.is4) {
+		s.ways.Remove(w, struct{}{})
+	}
+	for _, w := range now.ways(k.is4) {
+		s.ways.Add(w, struct{}{})
 	}
 }
 
@@ -417,7 +436,9 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 	}
 	before := slotsIn(have)
 	for k := range setsOf(p) {
-		one := s.set(k)
+		s.set(k)
+	}
+	for k, one := range s.sets {
 		one.slots = assignSlots(before[setKey{digestOfName(k.name), k.is4}], backendsOf(p, k))
 		none := &served{}
 		none.becomes(k, one, nil, put)
@@ -426,11 +447,9 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 	for _, d := range usualDraws() {
 		s.draws.Add(d, struct{}{})
 	}
-	for _, w := range usualWays() {
-		s.ways.Add(w, struct{}{})
-	}
 	for w := range s.ways.Now {
 		r.Chains[w.name()] = w.chain()
+		w.elements(put)
 	}
 	for d := range s.draws.Now {
 		r.Chains[d.name()], r.Chains[d.asNodeName()] = d.chain(), d.asNodeChain()
@@ -615,14 +634,14 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) st
 	}
 	r := &nft.Table{Name: s.empty.Name, Sets: s.empty.Sets, Chains: map[string]*nft.Chain{}}
 	done := nft.Edit{Table: r, Changes: map[string]nft.Change{}}
-	var unused []string
 	for _, c := range s.ways.Changes(way.compare) {
 		w := c.Key
+		w.elements(edit.put(c.New != nil))
 		if c.New != nil {
 			r.Chains[w.name()] = w.chain()
 			done.Come = append(done.Come, w.name())
 		} else {
-			unused = append(unused, w.name())
+			done.Go = append(done.Go, w.name())
 		}
 	}
 	for _, c := range s.draws.Changes(draw.compare) {
@@ -635,7 +654,6 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) st
 			done.Go = append(done.Go, d.asNodeName(), d.name())
 		}
 	}
-	done.Go = append(done.Go, unused...) // behind the draws that lead there
 	for _, c := range s.selves.Changes(netip.AddrPort.Compare) {
 		edit.put(c.New != nil)(selfElement(c.Key))
 	}

@@ -88,6 +88,41 @@ func TestOneBackendCostsItsOwn(t *testing.T) {
 	b.nothingToRepair()
 }
 
+// TestEndpointsBringNoRulesForDurations has backends come and go behind frontends that remember clients: rules for how
+// long they do ask maps that have all Services, and come with frontends alone.
+func TestEndpointsBringNoRulesForDurations(t *testing.T) {
+	b := newBench(t)
+	text := policedPlan + "service default 10.3.0.1 tcp 80 to web affinity 1m0s\nservice default 10.3.0.2 tcp 80 to api affinity 2m0s\n"
+	b.mustApply(mustParse(t, text))
+	b.nothingToRepair()
+	names := func() (all []string) {
+		for _, w := range b.writes {
+			if strings.HasPrefix(w, "add chain drawn") || strings.HasPrefix(w, "delete chain drawn") {
+				all = append(all, w)
+			}
+		}
+		return all
+	}
+	for range 2 {
+		b.mustApply(mustParse(t, text+"backend default web 10.1.2.2:8080\nbackend default api 10.1.2.2:6443\nbackend default api 10.1.2.3:6443\n"))
+		if came := names(); len(came) > 0 || !slices.Contains(b.writes, "add chain one-of-1-remembered-inside-4") {
+			t.Errorf("backends come: %q", b.writes)
+		}
+		b.nothingToRepair()
+		b.mustApply(mustParse(t, text))
+		if went := names(); len(went) > 0 {
+			t.Errorf("backends go: %q", b.writes)
+		}
+		b.nothingToRepair()
+	}
+	b.mustApply(mustParse(t, strings.Replace(text, "affinity 2m0s", "affinity 3m0s", 1)))
+	want := []string{"add chain drawn-for-180-inside-4", "add chain drawn-for-180-outside-4", "delete chain drawn-for-120-inside-4", "delete chain drawn-for-120-outside-4"}
+	if got := slices.Sorted(slices.Values(names())); !slices.Equal(got, want) {
+		t.Errorf("a frontend remembers for another time: %q", b.writes)
+	}
+	b.nothingToRepair()
+}
+
 // Ranges of those who may come to a frontend become others of all kinds: a kernel takes them, one change after the other, as it
 // does where they are written at once.
 func TestAdmittedRangesChange(t *testing.T) {

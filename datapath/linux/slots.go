@@ -12,14 +12,16 @@ import (
 // slots as its weight says.
 
 // exactSlots is how many slots a set has at most that has as many as its weights add up
-// to, and exactBackends how many where all weights are the same, so that each backend has one.
-// More are a power of two, so that there are few numbers of slots to have chains for: then a
-// backend has its share, rounded up or down, of four slots a backend at least. A set of which backends
-// have gone keeps up to twice as many as it would be made with, so that one backend that comes and goes
-// does not change the number each time, and with it half of all slots.
+// to, and exactBackends how many where all weights are the same, so that each backend has one. Of more
+// a backend has its share, rounded up or down, of four slots a backend at least. There are chains for each number of slots, so that
+// these are to be few: a power of two up to manySlots, and beyond that a multiple of slotsStep, so that a change of some backends
+// changes about four times as many slots, and never all. A set of which backends have gone keeps up to twice as many as it would be made with and two
+// steps, so that one backend that comes and goes does not change the number each time.
 const (
 	exactSlots    = 32
 	exactBackends = 256
+	manySlots     = 1024
+	slotsStep     = 256
 )
 
 // weighted is a backend that gets connections, and how many beside others.
@@ -41,14 +43,23 @@ func slotCounts(before int, backends []weighted) (all int, least []int, more []b
 	}
 	total /= divisor
 	exact := total <= exactSlots || total <= exactBackends && total == len(backends)
-	power := 1 << bits.Len(uint(max(4*len(backends), 2*total)-1))
-	switch stays := before&(before-1) == 0 && before >= power && before <= 2*power; {
+	needs := max(4*len(backends), 2*total)
+	most := 1 << bits.Len(uint(needs-1))
+	if needs > manySlots {
+		most = (needs + slotsStep - 1) / slotsStep * slotsStep
+	}
+	kept := 2 * most
+	isOfThese := before&(before-1) == 0
+	if before > manySlots {
+		kept, isOfThese = kept+2*slotsStep, before%slotsStep == 0
+	}
+	switch stays := isOfThese && before >= needs && before <= kept; {
 	case stays && (!exact || before > exactBackends):
 		all = before
 	case exact:
 		all = total
 	default:
-		all = power
+		all = most
 	}
 	for _, b := range backends {
 		share := all * (int(b.weight) / divisor)

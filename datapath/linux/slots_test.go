@@ -81,11 +81,36 @@ func TestOneBackendFewSlots(t *testing.T) {
 	}
 }
 
+// TestAFewMoreBackendsFewSlots has large sets grow and shrink: what changes is some slots for each backend that
+// comes or goes, however large the set is.
+func TestAFewMoreBackendsFewSlots(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		backends := func(label string) (all []weighted) {
+			for i := range rapid.IntRange(exactBackends+1, 6000).Draw(t, label) {
+				all = append(all, weighted{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80), 1})
+			}
+			return all
+		}
+		were, are := backends("were"), backends("are")
+		before := assignSlots(nil, were)
+		after := assignSlots(before, are)
+		changed := max(len(after)-len(before), len(before)-len(after))
+		for i := range min(len(before), len(after)) {
+			if before[i] != after[i] {
+				changed++
+			}
+		}
+		if most := 12*max(len(are)-len(were), len(were)-len(are)) + 4*slotsStep; changed > most {
+			t.Errorf("from %d to %d backends, %d to %d slots, %d change", len(were), len(are), len(before), len(after), changed)
+		}
+	})
+}
+
 // A set that was large has no more slots than a small one for long.
 func TestSlotsOfWhoAreFewer(t *testing.T) {
 	var slots []netip.AddrPort
-	for _, c := range []struct{ backends, slots int }{{1025, 8192}, {1024, 8192}, {513, 8192}, {512, 2048}, {513, 4096}, {512, 4096}, {257, 4096},
-		{256, 256}, {257, 2048}, {256, 2048}, {129, 2048}, {128, 128}, {3, 3}} {
+	for _, c := range []struct{ backends, slots int }{{1025, 4352}, {1024, 4352}, {1089, 4608}, {512, 4608}, {400, 1792}, {513, 2304}, {257, 2304},
+		{256, 2304}, {129, 2304}, {128, 128}, {257, 1280}, {65, 1280}, {64, 64}, {256, 256}, {3, 3}} {
 		var backends []weighted
 		for i := range c.backends {
 			backends = append(backends, weighted{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80), 1})
