@@ -23,7 +23,8 @@ agents left there, and deletes Weft's own objects. The pods of the cluster have 
 network afterwards until another one is installed, so it refuses while there are
 pods that have theirs from Weft, unless --force is given. So it does where weft
 kube-proxy remove has ended kube-proxy, as nobody does Services then. Without --yes it says
-what else nobody does then, of Services, names and addresses on the link.
+what else nobody does then, of Services, names and addresses on the link. It waits for all
+nodes, with --force not for those of whose kubelets nothing is heard.
 
 What users asked for, the custom resources and their definitions, stays unless
 --purge is given. It may be run again: it goes on where it was.`,
@@ -36,7 +37,7 @@ What users asked for, the custom resources and their definitions, stays unless
 	c.AddFlags(cmd)
 	f := cmd.Flags()
 	yes := f.Bool("yes", false, "do it; without it, only say what would be done")
-	force := f.Bool("force", false, "also where pods have their network from Weft, which cuts them off, or nobody else does Services")
+	force := f.Bool("force", false, "also where pods have their network from Weft, which cuts them off, nobody else does Services, or nodes are down, which are left out")
 	purge := f.Bool("purge", false, "delete custom resources and their definitions as well")
 	timeout := f.Duration("timeout", 5*time.Minute, "`TIME` to wait for the nodes")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -257,6 +257,17 @@ func NodeOf(p *corev1.Pod) string {
 	return ""
 }
 
+// Ready is what a Node says of whether it is ready, "" where it says nothing. It is
+// corev1.ConditionUnknown where nobody hears of its kubelet.
+func Ready(n *corev1.Node) corev1.ConditionStatus {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status
+		}
+	}
+	return ""
+}
+
 func lastLine(s string) string {
 	s = strings.TrimSpace(s)
 	return s[strings.LastIndexByte(s, '\n')+1:]

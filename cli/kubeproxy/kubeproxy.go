@@ -456,7 +456,7 @@ func (c *Change) others(ctx context.Context, who string) (saying int, waiting []
 			// No agent has ever been there, or Weft was taken out: it does no Services there.
 		case lost[n.Name] && c.isDown(n):
 			down = append(down, n.Name)
-		case lost[n.Name] && ready(n) != corev1.ConditionTrue:
+		case lost[n.Name] && everynode.Ready(n) != corev1.ConditionTrue:
 			waiting = append(waiting, n.Name+" has no agent that lives, and is not known to be down: --force leaves it out")
 		case lost[n.Name]:
 			waiting = append(waiting, n.Name+" has no agent that lives")
@@ -482,18 +482,8 @@ func (c *Change) others(ctx context.Context, who string) (saying int, waiting []
 // isDown reports whether nothing runs on a node without an agent that lives: nobody hears of its kubelet
 // either. A kubelet that says itself that its node is not ready does run, and so may kube-proxy there.
 func (c *Change) isDown(n *corev1.Node) bool {
-	is := ready(n)
+	is := everynode.Ready(n)
 	return is == corev1.ConditionUnknown || c.Force && is != corev1.ConditionTrue
-}
-
-// ready is what a Node says of whether it is ready, "" where it says nothing.
-func ready(n *corev1.Node) corev1.ConditionStatus {
-	for _, condition := range n.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			return condition.Status
-		}
-	}
-	return ""
 }
 
 // leftOut returns the nodes that are not waited for, as they are down.

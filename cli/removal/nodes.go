@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/cli/everynode"
+	"github.com/weftnet/weft/internal/printable"
 )
 
 // What the chart calls things.
@@ -70,7 +72,30 @@ func cleaner(agents *appsv1.DaemonSet, force bool) *appsv1.DaemonSet {
 
 // work is what cleans the nodes.
 func (r *Removal) work() *everynode.Work {
-	return &everynode.Work{Client: r.client, Namespace: r.Namespace, Name: cleanerName, Progress: r.Progress, Poll: r.Poll}
+	w := &everynode.Work{Client: r.client, Namespace: r.Namespace, Name: cleanerName, Progress: r.Progress, Poll: r.Poll}
+	if r.Force {
+		w.LeftOut = func(ctx context.Context) (_ map[string]bool, err error) {
+			r.left, err = r.down(ctx)
+			return r.left, err
+		}
+	}
+	return w
+}
+
+// down returns the nodes of whose kubelets nothing is heard.
+func (r *Removal) down(ctx context.Context) (map[string]bool, error) {
+	out := make(map[string]bool)
+	err := r.each(ctx, nodes, "", "", func(o *unstructured.Unstructured) error {
+		var n corev1.Node
+		if err := convert(o, &n); err != nil {
+			return err
+		}
+		if everynode.Ready(&n) == corev1.ConditionUnknown {
+			out[n.Name] = true
+		}
+		return nil
+	})
+	return out, err
 }
 
 // cleanNodes ends the agents and has the nodes cleaned.
@@ -91,8 +116,18 @@ func (r *Removal) cleanNodes(ctx context.Context) error {
 	} else if err := r.forceCleaner(ctx); err != nil {
 		return err
 	}
-	return r.work().Await(ctx)
+	down, err := r.down(ctx)
+	if err != nil {
+		return err
+	}
+	if err = r.work().Await(ctx); err != nil && len(down) > 0 && !r.Force {
+		return fmt.Errorf("%w; --force leaves out nodes of whose kubelets nothing is heard: %s", err, named(down))
+	}
+	return err
 }
+
+// named names a few nodes of some.
+func named(some map[string]bool) string { return printable.Few(slices.Sorted(maps.Keys(some)), 0) }
 
 // forceCleaner gives the DaemonSet that an earlier run made --force, if this one
 // has it.

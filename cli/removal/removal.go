@@ -32,7 +32,8 @@ import (
 type Options struct {
 	// Namespace is that of Weft's own objects.
 	Namespace string
-	// Force does it though pods have their network from Weft, or nobody else does Services.
+	// Force does it though pods have their network from Weft, or nobody else does Services; and does
+	// not wait for nodes of whose kubelets nothing is heard.
 	Force bool
 	// Purge deletes what users asked for as well: custom resources and their
 	// definitions.
@@ -47,6 +48,8 @@ type Options struct {
 type Removal struct {
 	Options
 	client dynamic.Interface
+	// left are the nodes that were not waited for.
+	left map[string]bool
 }
 
 // New returns a Removal for the cluster of a client.
@@ -180,13 +183,20 @@ func (r *Removal) Run(ctx context.Context) error {
 	if err := r.cleanNodeObjects(ctx); err != nil {
 		return err
 	}
-	if err := r.awaitGone(ctx, namespaces, "", r.Namespace, list); err != nil {
-		return err
+	// Pods of a node that is down end once it is back, and the namespace with them.
+	if len(r.left) == 0 {
+		if err := r.awaitGone(ctx, namespaces, "", r.Namespace, list); err != nil {
+			return err
+		}
 	}
 	if r.Purge {
 		if err := r.purge(ctx); err != nil {
 			return err
 		}
+	}
+	if len(r.left) > 0 {
+		r.progress("nodes that were left out, as nothing is heard of their kubelets: %s: Weft's pods there, and with them namespace %s, go once the Node is back or deleted; what is in a kernel that goes on meanwhile goes when the node boots",
+			named(r.left), r.Namespace)
 	}
 	for _, d := range has.ended {
 		r.progress("nobody does Services now, as DaemonSet %s has no pods: run %s", d, kubeproxy.Command("restore", d))
