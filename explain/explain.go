@@ -81,6 +81,9 @@ type Answer struct {
 	asked *corev1.ServicePort
 	// behind is the backend of a Service that the answer is about, as one of several.
 	behind netip.AddrPort
+	// enters is the node that gets the packet first, where it comes from outside of the cluster and that is
+	// taken for known.
+	enters string
 }
 
 // Why answers a question. It fails if a name stands for nothing, or for
@@ -100,18 +103,22 @@ func (c Cluster) Why(q Question) (Answer, error) {
 		a.Verdict, a.Reason = Denied, enters.nobody
 		return a, nil
 	}
-	flow.Enters = enters.node
+	return c.entering(enters, a, flow, planner), nil
+}
+
+// follow completes an answer, of which the parties and the port are known, with what becomes of the flow.
+func (c Cluster) follow(a Answer, flow plan.Flow, planner *planner) Answer {
+	a.enters = flow.Enters
 	if f := c.frontend(a, flow, planner.config.Spec.ServiceProxy); f != nil {
 		c.behind(&a, flow, *f, planner)
-		return a, nil
+		return a
 	}
 	c.answer(&a, flow, planner)
-	enters.decide(&a)
 	c.unserved(&a, flow)
 	c.doubtFree(&a, flow.Destination, planner.config)
 	c.warnOfLoopback(&a, flow, planner.config)
 	c.warnOfPools(&a, flow.Destination)
-	return a, nil
+	return a
 }
 
 // answer says what the plans say of a flow, and whether the nodes do that.

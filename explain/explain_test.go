@@ -163,7 +163,7 @@ func sameWithAllPlans(t *testing.T, c Cluster, whole, a Answer) {
 	if a.behind.IsValid() {
 		of = whole
 	}
-	flow := plan.Flow{Network: plan.DefaultNetwork, Source: of.Source.Address, Destination: of.Destination.Address, Protocol: of.Protocol, Port: of.Port, Node: of.Source.Node, Enters: c.entrance(of).node}
+	flow := plan.Flow{Network: plan.DefaultNetwork, Source: of.Source.Address, Destination: of.Destination.Address, Protocol: of.Protocol, Port: of.Port, Node: of.Source.Node, Enters: of.enters}
 	want := seenFrom(all.explain(flow), a.behind)
 	want.Backends = nil // Answer.Backends has them
 	want.Allowed = want.Allowed && a.Verdict != NotKnown
@@ -260,6 +260,36 @@ func TestOnlyNodesOnTheWayAreCompiledFor(t *testing.T) {
 		if got := strings.Join(slices.Sorted(maps.Keys(counting.nodes)), " "); got != want {
 			t.Errorf("%s: compiled for %s, want %s", question, got, want)
 		}
+	}
+}
+
+// Where it may come in at very many nodes, some of them are looked at alone, and nothing is claimed of all.
+func TestFewOfManyEntrancesAreLookedAt(t *testing.T) {
+	text, err := os.ReadFile("testdata/entering.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := read(t, txtar.Parse(text).Files[0].Data)
+	for i := 3; i <= 100; i++ {
+		node := &corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprint("172.30.0.", i+10)}}}}
+		node.Name = fmt.Sprint("node", i)
+		c.Objects.(registry.Snapshot).Put(api.Node, node)
+	}
+	plug, err := plugins.Get("openshift-subnet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	counting := &counter{Plugin: plug, nodes: map[string]bool{}}
+	c.Plugin = func(string) (plugin.Plugin, error) { return counting, nil }
+	a, err := c.Why(Question{Namespace: "default", Source: "172.30.0.1", Destination: "198.51.100.11", Protocol: plan.TCP, Port: 80})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(counting.nodes); n != maxEntrances {
+		t.Errorf("compiled for %d nodes", n)
+	}
+	if said := a.String(); a.Verdict != NotKnown || !strings.Contains(said, "84 of the 100 nodes where it may come in were not looked at") {
+		t.Errorf("the verdict is %s:\n%s", a.Verdict, said)
 	}
 }
 
