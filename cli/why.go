@@ -220,7 +220,7 @@ const resolveTimeout = 5 * time.Second
 
 // readCluster reads what explaining takes out of the registry, but for some kinds.
 func readCluster(ctx context.Context, reg registry.Registry, but ...*registry.Kind) (explain.Cluster, error) {
-	c := explain.Cluster{Plugin: plugins.Finder(reg.Serves)}
+	c := explain.Cluster{Plugin: plugins.Finder(reg.Serves), Now: time.Now()}
 	snapshot := make(registry.Snapshot)
 	if err := readInto(ctx, reg, snapshot, api.ClusterConfigKind, api.Node, api.Pod); err != nil {
 		return c, err

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -136,7 +137,7 @@ func (c Cluster) announceProblems() (all []api.Problem) {
 	for v := range registry.Each[*api.VirtualAddress](c.Objects, api.VirtualAddressKind) {
 		a := v.Address()
 		of[a] = v.Name
-		if a.IsValid() && len(said.by[a]) == 0 && !said.refused[v.Name] {
+		if a.IsValid() && len(said.by[a]) == 0 && !said.refused[v.Name] && !c.asksStill(v) {
 			count++
 			open = append(open, api.Problem{Kind: api.VirtualAddressKind.Kind, Name: v.Name,
 				Message: nobodyAnswers(a.String()) + ": see whether a node is selected, has an interface next to it, and has a program that answers at the port of spec.check"})
@@ -228,7 +229,7 @@ func (c Cluster) unanswered(said answered) (never, others []api.Problem, count i
 			continue
 		}
 		text, noneMay := why(g, svc)
-		if text == "" {
+		if text == "" || !noneMay && c.asksStill(g) {
 			continue
 		}
 		if !noneMay && said.spoken[a.String()] {
@@ -253,6 +254,17 @@ func (c Cluster) unanswered(said answered) (never, others []api.Problem, count i
 		slices.SortFunc(list, func(a, b api.Problem) int { return strings.Compare(a.String(), b.String()) })
 	}
 	return never, others, count
+}
+
+// answerWithin is how long after its object was made the Node of the one that answers for an address says so, as it first
+// listens and asks on the link whether somebody else has it. An object says in which second it was made.
+const answerWithin = 2*time.Second + time.Second
+
+// asksStill reports whether the object that gives nodes an address is so new that none of them need answer for it yet.
+// Where the clock is behind the cluster's, an object of the future is not new, so that its problems are not kept back for long.
+func (c Cluster) asksStill(o registry.Object) bool {
+	made := o.GetCreationTimestamp()
+	return !made.IsZero() && c.Now.Sub(made.Time).Abs() < answerWithin
 }
 
 // OnLink yields the grants of addresses that nodes are to answer for on the link where they do
@@ -371,7 +383,9 @@ func (c Cluster) announce(s *Serving, svc *corev1.Service) {
 					s.Problems = append(s.Problems, fmt.Sprintf("%s, which is of AddressPool %s", by, g.Spec.Pool))
 					continue
 				}
-				s.Problems = append(s.Problems, fmt.Sprintf("%s, which is of AddressPool %s: %s", by, g.Spec.Pool, text))
+				if noneMay || !c.asksStill(g) {
+					s.Problems = append(s.Problems, fmt.Sprintf("%s, which is of AddressPool %s: %s", by, g.Spec.Pool, text))
+				}
 			}
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -31,6 +32,8 @@ type Cluster struct {
 	Plugin func(name string) (plugin.Plugin, error)
 	// Lost names the nodes whose agent does not hold its lease.
 	Lost map[string]bool
+	// Now is when the objects were read, by which it is known which of them are new. Where it is zero, none is.
+	Now time.Time
 	// Resolve finds the addresses of a host name that no object has; nil finds
 	// none.
 	Resolve func(name string) ([]netip.Addr, error)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
@@ -47,7 +48,7 @@ func TestStories(t *testing.T) {
 }
 
 // read makes a cluster of YAML documents. A line "lost: NODE" says that the
-// node's agent is gone.
+// node's agent is gone, and one "now: TIME" when the objects were read.
 func read(t *testing.T, text []byte) Cluster {
 	t.Helper()
 	c := Cluster{Plugin: plugins.Get, Lost: make(map[string]bool)}
@@ -56,6 +57,13 @@ func read(t *testing.T, text []byte) Cluster {
 	for _, doc := range bytes.Split(text, []byte("---\n")) {
 		if node, ok := bytes.CutPrefix(bytes.TrimSpace(doc), []byte("lost: ")); ok {
 			c.Lost[string(node)] = true
+			continue
+		}
+		if now, ok := bytes.CutPrefix(bytes.TrimSpace(doc), []byte("now: ")); ok {
+			var err error
+			if c.Now, err = time.Parse(time.RFC3339, string(now)); err != nil {
+				t.Fatal(err)
+			}
 			continue
 		}
 		var head struct{ APIVersion, Kind string }
