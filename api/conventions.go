@@ -1,12 +1,16 @@
 package api
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/registry"
+)
 
 // What the parts of Weft say to each other and to users on objects that have
 // no field for it.
 const (
 	// ProblemAnnotation says what is wrong with an object whose kind has no
-	// status to say it in. It is gone when the problem is.
+	// status to say it in, which is of AnnotatedKinds. It is gone when the problem is.
 	ProblemAnnotation = "weft.network/problem"
 	// OnLinkAnnotation holds, on a Node, the prefixes that its interfaces are
 	// on-link with, separated by commas: whose addresses can be next hops.
@@ -35,6 +39,10 @@ const (
 	// holds.
 	ControllerLease = "controller"
 )
+
+// AnnotatedKinds are the kinds on which a controller writes ProblemAnnotation. Who has a namespace alone may write
+// none of them. On others it is anybody's word, and is not read.
+var AnnotatedKinds = []*registry.Kind{ClusterNetwork, HostSubnet, Node}
 
 // LivingControllerPrefix begins the names of what LivingControllerLease names.
 const LivingControllerPrefix = "controllers/"

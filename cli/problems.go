@@ -145,13 +145,7 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 		l.add(p)
 	}
 	missingNodes(&l, c, held)
-	for _, k := range kinds() {
-		for o := range c.Objects.All(k) {
-			if p := l.untold(k, registry.KeyOf(o), o.GetAnnotations()[api.ProblemAnnotation]); p != "" {
-				l.about(k, registry.KeyOf(o), p, "")
-			}
-		}
-	}
+	annotatedProblems(&l, c.Objects)
 	if plug, err := c.Plugin(pluginName(c.Objects)); err == nil {
 		// What leaves enforces what it did as long as it is loaded.
 		var beside []plugin.Plugin
@@ -164,6 +158,17 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 		policyProblems(&l, c, plug, beside...)
 	}
 	return plans, l
+}
+
+// annotatedProblems adds what the controller says in an annotation.
+func annotatedProblems(l *problemList, objects registry.Objects) {
+	for _, k := range api.AnnotatedKinds {
+		for o := range objects.All(k) {
+			if p := l.untold(k, registry.KeyOf(o), o.GetAnnotations()[api.ProblemAnnotation]); p != "" {
+				l.about(k, registry.KeyOf(o), p, "")
+			}
+		}
+	}
 }
 
 // noLeader says what stands still where no controller leads.

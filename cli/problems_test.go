@@ -579,6 +579,36 @@ func TestManyFaultyServices(t *testing.T) {
 	}
 }
 
+// TestAnnotatedProblems: whoever has a namespace can write what they like on their objects, and none of it is taken for
+// what the controller says.
+func TestAnnotatedProblems(t *testing.T) {
+	objects := registry.Snapshot{}
+	for _, k := range kinds() {
+		o := k.New()
+		o.SetName("x")
+		if k.Namespaced {
+			o.SetNamespace("evil")
+		}
+		o.SetAnnotations(map[string]string{api.ProblemAnnotation: "it has no subnet"})
+		objects.Put(k, o)
+	}
+	var l problemList
+	annotatedProblems(&l, objects)
+	var got []string
+	for _, p := range l.list {
+		got = append(got, p.String())
+	}
+	if want := []string{"clusternetwork x: it has no subnet", "hostsubnet x: it has no subnet", "node x: it has no subnet"}; !slices.Equal(got, want) {
+		t.Errorf("it is told %q, want %q", got, want)
+	}
+	_, l = problemsOf(explain.Cluster{Objects: objects, Plugin: plugins.Get}, nil)
+	for _, p := range l.list {
+		if p.Namespace == "evil" && p.Message == "it has no subnet" {
+			t.Errorf("it is told %s", p)
+		}
+	}
+}
+
 // TestAddressesOutsideOfTheRange: where the controller gives Services their addresses, it is told which have one
 // that is outside of the range by now, and that there is none.
 func TestAddressesOutsideOfTheRange(t *testing.T) {
