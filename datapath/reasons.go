@@ -47,6 +47,9 @@ const (
 	// TooMany: an endpoint begins more connections, looks for more machines next to the
 	// node, or asks the node itself more, than is its share of what all endpoints of the node use.
 	TooMany Reason = "too-many"
+	// NoQuestion: an endpoint sends the node's name server a datagram that is shorter than any
+	// question.
+	NoQuestion Reason = "no-question"
 	// NoBackend: a frontend of a Service has no backend on hand, or a Service's address no
 	// such port. Who sends is told, unless the Services table says "drop".
 	NoBackend Reason = "no-backend"
@@ -60,7 +63,7 @@ const (
 )
 
 // Reasons are all reasons, in the order in which they are shown.
-var Reasons = []Reason{SpoofedSource, NoEndpoint, ForgedSource, TunnelPort, UnknownPeer, NotThePeers, Discovery, Loopback, ICMPError, Redirect, NoEgress, NoRoute, Unrouted, TooMany, NoBackend, NotForClient, Unfitting, Ended}
+var Reasons = []Reason{SpoofedSource, NoEndpoint, ForgedSource, TunnelPort, UnknownPeer, NotThePeers, Discovery, Loopback, ICMPError, Redirect, NoEgress, NoRoute, Unrouted, TooMany, NoQuestion, NoBackend, NotForClient, Unfitting, Ended}
 
 var reasonTexts = map[Reason]string{
 	SpoofedSource: "a source that is not the endpoint's own",
@@ -77,6 +80,7 @@ var reasonTexts = map[Reason]string{
 	NoRoute:       "the node knows no way there",
 	Unrouted:      "from another node, or under an address of others, to where this node knows no way",
 	TooMany:       "more than the endpoint's share of what the node can track, or be asked",
+	NoQuestion:    "to the node's name server, and too short for a question",
 	NoBackend:     "to a service that has no backend on hand, or no such port",
 	NotForClient:  "to a service that is for others",
 	Unfitting:     "from a service's backend, and of no connection",

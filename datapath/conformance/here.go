@@ -64,29 +64,38 @@ func (s *suite) answers(t *testing.T) {
 	t.Run("too many questions", s.tooManyQuestions)
 }
 
-// tooManyQuestions checks that a pod that asks the node more than its share is cut short, is told
-// of, and takes nothing from another, nor from its own connections.
+// tooManyQuestions checks that a pod that asks the node more than its share, by bytes or by
+// datagrams, is cut short, is told of, and takes nothing from another, nor from its own connections.
+// What is too short for a question is dropped for a reason of its own.
 func (s *suite) tooManyQuestions(t *testing.T) {
 	const long = time.Minute
 	l, n, _ := s.answerBench(t, true, "")
 	flood, other := n.pods["client"].host, n.pods["one"].host
 	for _, to := range hereFronts {
-		before := l.dropped(t)[n][datapath.TooMany]
 		c, err := flood.dial("udp", netip.Addr{}, to, long)
 		must(t, err)
 		defer c.Close()
-		packet := make([]byte, 1200)
-		await.NoError(t, long, "what is too much is dropped", func() error {
-			for range 1000 {
-				if _, err := c.Write(packet); err != nil && !errors.Is(err, unix.ENOBUFS) {
-					return err
+		dropped := func(reason datapath.Reason, size, times int, rest time.Duration) {
+			t.Helper()
+			before := l.dropped(t)[n][reason]
+			packet := make([]byte, size)
+			await.NoError(t, long, fmt.Sprintf("of %d datagrams of %d bytes some are dropped as %s", times, size, reason), func() error {
+				time.Sleep(rest)
+				for range times {
+					if _, err := c.Write(packet); err != nil && !errors.Is(err, unix.ENOBUFS) {
+						return err
+					}
 				}
-			}
-			if l.dropped(t)[n][datapath.TooMany] == before {
-				return errors.New("nothing is")
-			}
-			return nil
-		})
+				if l.dropped(t)[n][reason] == before {
+					return errors.New("none is")
+				}
+				return nil
+			})
+		}
+		dropped(datapath.TooMany, 1200, 1000, 0)
+		// So many bytes one may send: it comes to a megabyte a second.
+		dropped(datapath.TooMany, shortestQuestion, 2000, 100*time.Millisecond)
+		dropped(datapath.NoQuestion, shortestQuestion-1, 1, 0)
 		if by, _, err := ask(other, "udp", to, "who", long); err != nil || by != n.name {
 			t.Errorf("another pod asks %s, and %q answers (%v)", to, by, err)
 		}
@@ -173,7 +182,12 @@ func ask(h *host, protocol string, to netip.AddrPort, question string, patient t
 // oneAnswer is how long a question waits for its answer until it is sent again.
 const oneAnswer = 2 * time.Second
 
+// shortestQuestion is how long a question for a name is at least, in bytes (RFC 1035): its header, and a
+// name that is the root's, its type and its class.
+const shortestQuestion = 12 + 5
+
 func askOnce(h *host, protocol string, to netip.AddrPort, question string) (by string, err error) {
+	question = fmt.Sprintf("%-*s", shortestQuestion, question)
 	c, err := h.dial(protocol, netip.Addr{}, to, oneAnswer)
 	if err != nil {
 		return "", err

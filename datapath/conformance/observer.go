@@ -26,8 +26,8 @@ const patience = 5 * time.Second
 // disappointment is how long a connection that must not come about is tried.
 const disappointment = 300 * time.Millisecond
 
-// wordPrefix begins every word.
-const wordPrefix = "weft-"
+// wordPrefix begins every word, and makes it as long as a question for a name is at least.
+const wordPrefix = "weft-conformance-"
 
 // service is what a host listens on.
 type service struct {

@@ -35,7 +35,8 @@ import (
 // judge, answers among it; and nobody but the node sends from there: see arrivals.
 //
 // All that endpoints ask by UDP waits in one line until somebody reads it, so what one may send there
-// has a limit: what others send gets a place in it, too. It goes by bytes, as the line's room does.
+// has a limit: what others send gets a place in it, too. It goes by datagrams and by bytes, as the line's
+// room does. What cannot be a question, as it is too short, gets no place at all.
 //
 // A frontend comes to be answered here, and ceases to be, so that no packet is lost or gets to
 // where it must not. What keeps all else out comes first and goes last, the local route is
@@ -53,13 +54,24 @@ const (
 	hereOpenPrefix = "here-open"  // the same, of what is delivered at the addresses of
 	hereOnlyPrefix = "here-only"  // which nothing else is
 	hereChain      = "to-here"
-	askingSet      = "asking" // interface -> rate
+	askingSet      = "asking"       // interface -> rate of datagrams
+	askingBytesSet = "asking-bytes" // interface -> rate of bytes
 
-	// askRate is how many bytes an endpoint may send in a second, by UDP, to what the node itself
-	// answers, and askBurst how many at once. As questions for names are, that is some 50,000 in a
-	// second; as large as packets are, 3,000, of which 190 at once. A socket has room for 400 of those
+	// askRate is how many datagrams an endpoint may send in a second, by UDP, to what the node itself
+	// answers, and askBurst how many at once. The kernel counts 768 bytes of a socket's room (an skb's
+	// truesize) for each that is small, though it be empty. So a burst takes less than half of the 550
+	// that wait where the room is 208 KiB, the usual limit, of which the kernel takes twice; and at that rate
+	// nobody need read for 27 ms until one endpoint alone has filled it, as on a node that is busy.
+	askRate, askBurst = 20_000, 250
+	// askBytesRate and askBytesBurst are the same in bytes, for those that are large: 3,000 packets in a
+	// second that are as large as packets are, of which 190 at once. A socket has room for 400 of those
 	// where it may take a megabyte.
-	askRate, askBurst = 4 << 20, 256 << 10
+	askBytesRate, askBytesBurst = 4 << 20, 256 << 10
+
+	// namePort is where what is asked are names, and shortestQuestion how long the shortest is: the headers
+	// of UDP (RFC 768) and of a query, and a name that is the root's, its type and its class (RFC 1035).
+	namePort         = 53
+	shortestQuestion = 8 + 12 + 5
 )
 
 // answersHere adds the rules of frontends that the node itself answers.
@@ -85,7 +97,9 @@ func (r *ruleset) answersHere() {
 		return append([]expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2}}, nft.NotInSetOf(1, herePortsSet)...)
 	}
 
-	r.Set(askingSet, nft.Set{Key: nftables.TypeIFName, Timeout: true, Dynamic: true})
+	for _, name := range []string{askingSet, askingBytesSet} {
+		r.Set(name, nft.Set{Key: nftables.TypeIFName, Timeout: true, Dynamic: true})
+	}
 	c := hook("here-arriving", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, before)
 	// This is asked of every packet, of which most are sent to other ports, so that this comes first.
 	r.Set(herePortsSet, nft.Set{Key: nftables.TypeInetService})
@@ -111,9 +125,12 @@ func (r *ruleset) answersHere() {
 		r.Chain(hereChain+suffix(is4)).Add("the node itself answers", frontendOf(is4), nft.InSetOf(registerFrontend, herePrefix+suffix(is4)), nft.Decide(nft.GoTo(admitted)))
 		c := r.Chain(admitted)
 		c.Add("it is for others", isForOthers(plan.Inside, is4), r.drop(datapath.NotForClient))
-		c.Add("nobody asks too much at a time", r.isFromEndpoint(), nft.IsProtocol(unix.IPPROTO_UDP), nft.InterfaceName(), []expr.Any{
-			&expr.Dynset{SrcRegKey: 1, SetName: askingSet, Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{
-				&expr.Limit{Type: expr.LimitTypePktBytes, Rate: askRate, Over: true, Unit: expr.LimitTimeSecond, Burst: askBurst},
+		asked := slices.Concat(r.isFromEndpoint(), nft.IsProtocol(unix.IPPROTO_UDP))
+		c.Add("no question is so short", asked, nft.IsPort(namePort), shorterDatagram(shortestQuestion), r.drop(datapath.NoQuestion))
+		c.Add("nobody asks too often", asked, nft.InterfaceName(), above(askingSet, askRate, askBurst), r.drop(datapath.TooMany))
+		c.Add("nobody asks too much at a time", asked, nft.InterfaceName(), []expr.Any{
+			&expr.Dynset{SrcRegKey: 1, SetName: askingBytesSet, Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{
+				&expr.Limit{Type: expr.LimitTypePktBytes, Rate: askBytesRate, Over: true, Unit: expr.LimitTimeSecond, Burst: askBytesBurst},
 			}}}, r.drop(datapath.TooMany))
 		if !is4 {
 			c.Add("a way of before", fromNobody, leavesNode, newHopLimit)
@@ -140,6 +157,11 @@ func (r *ruleset) answersHere() {
 		c.Add("errors about answers", nft.IsProtocol(icmpOf(is4)), icmpType(), errors, nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
 		c.Add("all else is for nobody", r.drop(datapath.NoBackend))
 	}
+}
+
+// shorterDatagram matches UDP datagrams that are shorter, with their header, than some bytes.
+func shorterDatagram(than uint16) []expr.Any {
+	return append(nft.FromTransport(4, 2), &expr.Cmp{Op: expr.CmpOpLt, Register: 1, Data: binary.BigEndian.AppendUint16(nil, than)})
 }
 
 // frontendFrom loads what a packet is sent from, as frontendOf what it is sent to.

@@ -59,7 +59,7 @@ func (d *DataPlane) Dropped() (map[datapath.Dropped]uint64, error) {
 				in = []string{d.stamps.PolicyTable}
 			case datapath.TooMany:
 				in = append(in, d.stamps.ServiceTable)
-			case datapath.NoBackend, datapath.NotForClient, datapath.Unfitting:
+			case datapath.NoQuestion, datapath.NoBackend, datapath.NotForClient, datapath.Unfitting:
 				in = []string{d.stamps.ServiceTable}
 			}
 			for _, table := range in {
