@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -38,6 +39,9 @@ const (
 	// namesGoneAfter is how long it may be away before pods' questions go to the Service's
 	// own pods: one that is replaced is back before.
 	namesGoneAfter = 10 * time.Second
+	// namesRefusedAfter is how many looks in a row find nobody until it is told: one that is started
+	// again is back before the second.
+	namesRefusedAfter = 2
 )
 
 // names has the node's name server know what names stand for, and the node know whether it
@@ -74,6 +78,8 @@ type names struct {
 	serves       []netip.Addr
 	gone, unable bool
 	last         time.Time
+	// nobody is how many looks have found nobody since the last that found somebody.
+	nobody int
 
 	// compiler and told are run's own: told is what the name server was told last.
 	compiler compile.Compiler
@@ -146,10 +152,16 @@ func (n *names) look(ctx context.Context) {
 	}
 	// One that ends takes its socket away, and one that is replaced or killed does not.
 	n.gone = errors.Is(err, fs.ErrNotExist)
+	if n.nobody++; !n.gone && !errors.Is(err, unix.ECONNREFUSED) {
+		n.nobody = 0
+	}
 	changed := gone != n.gone && len(n.serves) > 0 || !slices.Equal(before, n.serves) || unguarded
 	problem := state.Problem // none where there is no name server: then the Service's pods answer
 	if !state.Serving && now.Sub(n.last) < namesGoneAfter {
 		problem = "" // it is being started
+	}
+	if at := n.leading(); n.nobody >= namesRefusedAfter && len(at) > 0 {
+		problem = plugin.RefusedNames(at)
 	}
 	n.mu.Unlock()
 	n.problem(problem)
@@ -159,6 +171,12 @@ func (n *names) look(ctx context.Context) {
 	if changed {
 		n.kick()
 	}
+}
+
+// leading are the addresses at which questions come to the node itself, by the plan that is in force,
+// until its name server has been away for long enough. mu is held.
+func (n *names) leading() []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(n.serves), func(a netip.Addr) bool { return n.loaded == nil || !plugin.NameServerIn(n.loaded, a) })
 }
 
 // addressesOf are the addresses of sockets, in order.

@@ -81,6 +81,48 @@ func TestNameServerComesAndGoes(t *testing.T) {
 		if problem != state.Problem {
 			t.Errorf("the node says %q", problem)
 		}
+		state.Problem = ""
+		said = fmt.Errorf("dial: %w", unix.ECONNREFUSED)
+		n.loaded = &plan.Plan{}
+		for range 3 {
+			look("nobody is there, and no plan in force leads there", other, 4)
+			if problem != "" {
+				t.Errorf("the node says %q", problem)
+			}
+		}
+		said = nil
+		look("it is there", other, 4)
+		var err error
+		if n.loaded, err = plan.Parse("service default " + other + " udp 53 from inside here\n"); err != nil {
+			t.Fatal(err)
+		}
+		const refused = "none runs on the node, and what pods ask is refused at " + other + ": start weft-dns there"
+		for _, gone := range []error{unix.ECONNREFUSED, unix.ENOENT} {
+			kicked := kicks
+			if gone == unix.ENOENT {
+				kicked++ // pods get the questions, where there are any
+			}
+			said = fmt.Errorf("dial: %w", gone)
+			for i, want := range []string{"", refused, refused} {
+				if look("it is killed", other, kicked); problem != want {
+					t.Errorf("at look %d after %v the node says %q", i, gone, problem)
+				}
+			}
+			said, kicks = nil, 4
+			if gone == unix.ENOENT {
+				kicks--
+			}
+			if look("it is back", other, 4); problem != "" {
+				t.Errorf("behind %v the node says %q", gone, problem)
+			}
+		}
+		said = context.DeadlineExceeded
+		for range 3 {
+			if look("it does not say in time whether it answers", other, 4); problem != "" {
+				t.Errorf("the node says %q", problem)
+			}
+		}
+		said = nil
 		n.able(true)
 		look("nothing changes", other, 4)
 		n.able(false)

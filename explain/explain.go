@@ -180,6 +180,10 @@ func (c Cluster) doubt(a *Answer, planner *planner) {
 			}
 			for _, p := range api.NodeProblems(node) {
 				switch {
+				case plugin.RefusesNames(node.Name, p):
+					if a.AnsweredHere() && a.Verdict != Denied {
+						a.Doubt(s.Node + " says of its " + p.Message)
+					}
 				case InSync(node) && p.Kind == api.Node.Kind && p.Name == node.Name:
 					// It does what its plan says all the same.
 				case slices.ContainsFunc(planner.problems[s.Node], func(o plugin.Problem) bool { return Told(s.Node, o).Same(p) }):

@@ -14,6 +14,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
 	"github.com/weftnet/weft/service/counts"
@@ -150,7 +151,15 @@ func (c Cluster) Serving(key registry.Key, only string) (Serving, error) {
 		for _, problem := range p.problems[node.Name] {
 			s.blame(svc, Told(node.Name, problem))
 		}
-		s.add(node.Name, c.servedBy(made, key, owners))
+		as := c.servedBy(made, key, owners)
+		if slices.ContainsFunc(as.Frontends, func(f ServedFrontend) bool { return f.Here }) {
+			for _, problem := range api.NodeProblems(node) {
+				if plugin.RefusesNames(node.Name, problem) {
+					s.Problems = append(s.Problems, fmt.Sprintf("node %s: %s", node.Name, problem.Message))
+				}
+			}
+		}
+		s.add(node.Name, as)
 		delete(p.plans, node.Name)
 	}
 	if only != "" && len(s.On) == 0 {

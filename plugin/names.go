@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -59,6 +60,24 @@ func NameServerOf(config *api.ClusterConfig, objects registry.Objects, node []ne
 
 // StartNameServer is how a node's problem ends that is mended by a name server's running there.
 const StartNameServer = "start weft-dns there"
+
+// refusedNames is said in what a node says while pods' questions still come to a name server of its own
+// that has gone.
+const refusedNames = "none runs on the node, and what pods ask is refused at "
+
+// RefusedNames is what is wrong with a node's name server that has gone while questions still come to it.
+func RefusedNames(at []netip.Addr) string {
+	var all []string
+	for _, a := range at {
+		all = append(all, a.String())
+	}
+	return refusedNames + strings.Join(all, ", ") + ": " + StartNameServer
+}
+
+// RefusesNames reports whether a node says in a problem that what its name server is asked is refused.
+func RefusesNames(node string, p api.Problem) bool {
+	return p.Kind == api.Node.Kind && p.Name == node && strings.Contains(p.Message, refusedNames)
+}
 
 // NameService returns the addresses of the Service at which pods ask for names, whoever is to answer
 // there, or an error that says why nobody can be asked there.
