@@ -53,6 +53,43 @@ func TestNodesThatAreDown(t *testing.T) {
 	}
 }
 
+// TestNodeThatCameBack waits for a node that was down at first, and does not name it at the end.
+func TestNodeThatCameBack(t *testing.T) {
+	r := clusterOf(t, []string{"node1"}, map[*registry.Kind][]registry.Object{api.ClusterConfigKind: config(api.WeftProxy),
+		api.Node: {as(corev1.ConditionTrue, node("node1", api.WeftProxy)), as(corev1.ConditionUnknown, node("node2", api.KubeProxy))}})
+	var said []string
+	c := New(r, nil, Options{DaemonSet: DaemonSet, DryRun: true, Progress: func(line string) { said = append(said, line) }})
+	for name, look := range map[string]func() error{
+		"who does Services": func() error { return c.serveBy(t.Context(), api.WeftProxy) },
+		"who has cleaned":   func() error { _, err := c.leftOut(t.Context()); return err },
+	} {
+		if err := look(); err != nil || !c.left["node2"] {
+			t.Errorf("%s: while it is down it is waited for: %v", name, err)
+		}
+	}
+	if _, err := r.Acquire(t.Context(), api.NodeLease("node2"), "node2", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if waits := c.serveBy(t.Context(), api.WeftProxy); waits == nil || !strings.HasSuffix(waits.Error(), `: node2 says "kube-proxy"`) {
+		t.Errorf("once it is back it ends with %v", waits)
+	}
+	_, err := registry.Modify(t.Context(), r, api.Node, registry.Key{Name: "node2"}, func(n *corev1.Node) error {
+		n.Annotations[api.ServiceProxyAnnotation] = api.WeftProxy
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, c.left = nil, map[string]bool{"node2": true}
+	if err := c.sayLeft("remove", c.serveBy(t.Context(), api.WeftProxy)); err != nil || !slices.Equal(said, []string{"all nodes say that Services are done by weft"}) {
+		t.Errorf("once it does Services it is said %q, and it ends with %v", said, err)
+	}
+	c.left = map[string]bool{"node2": true}
+	if out, err := c.leftOut(t.Context()); err != nil || len(out) > 0 || len(c.left) > 0 {
+		t.Errorf("once it is back there are left out %v, and named %v: %v", out, c.left, err)
+	}
+}
+
 // daemonSet is one of kube-proxy's or of those that clean up, for two nodes.
 func daemonSet(name string) *appsv1.DaemonSet {
 	d := &appsv1.DaemonSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}, ObjectMeta: metav1.ObjectMeta{Namespace: DaemonSet.Namespace, Name: name, UID: types.UID(name)}}

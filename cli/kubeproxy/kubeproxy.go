@@ -89,7 +89,7 @@ type Change struct {
 	Options
 	registry registry.Registry
 	client   dynamic.Interface
-	// left are the nodes that were not waited for.
+	// left are the nodes that were not waited for, as of the last look.
 	left map[string]bool
 }
 
@@ -98,7 +98,7 @@ func New(r registry.Registry, client dynamic.Interface, o Options) *Change {
 	if o.Poll == 0 {
 		o.Poll = time.Second
 	}
-	return &Change{Options: o, registry: r, client: client, left: make(map[string]bool)}
+	return &Change{Options: o, registry: r, client: client}
 }
 
 // Ended returns the DaemonSets that have no pods because a Remove has ended them, in all namespaces.
@@ -448,6 +448,7 @@ func (c *Change) others(ctx context.Context, who string) (saying int, waiting []
 	if err != nil {
 		return 0, nil, err
 	}
+	c.leaveOut(list, lost)
 	var down []string
 	for _, n := range list {
 		said := n.Annotations[api.ServiceProxyAnnotation]
@@ -468,10 +469,8 @@ func (c *Change) others(ctx context.Context, who string) (saying int, waiting []
 			waiting = append(waiting, fmt.Sprintf("%s says %q", n.Name, said))
 		}
 	}
-	for _, name := range down {
-		if saying > 0 {
-			c.left[name] = true
-		} else {
+	if saying == 0 {
+		for _, name := range down {
 			waiting = append(waiting, name+" has no agent that lives")
 		}
 	}
@@ -492,13 +491,19 @@ func (c *Change) leftOut(ctx context.Context) (map[string]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[string]bool)
+	return c.leaveOut(list, lost), nil
+}
+
+// leaveOut has the nodes that are down now be the ones that are not waited for. One that came back since the
+// last look is waited for again.
+func (c *Change) leaveOut(list []*corev1.Node, lost map[string]bool) map[string]bool {
+	c.left = make(map[string]bool)
 	for _, n := range list {
 		if lost[n.Name] && c.isDown(n) {
-			out[n.Name], c.left[n.Name] = true, true
+			c.left[n.Name] = true
 		}
 	}
-	return out, nil
+	return c.left
 }
 
 // nodes returns the Nodes on which agents can run, and which of them have none that lives.
