@@ -179,6 +179,7 @@ func (x *explainer) begin(f Flow) stage {
 		p := x.plans[name]
 		if p.Owns(x.network, x.src) || x.src.IsLoopback() && f.Node != "" {
 			x.note(p, "node", "%s is an address of the node itself", x.src)
+			x.specify(p)
 			return x.at(p, fromHost, EndpointKey{}, Endpoint{})
 		}
 	}
@@ -221,6 +222,7 @@ func (x *explainer) sends(p *Plan, k EndpointKey, e Endpoint) stage {
 	default:
 		noteEntry(x, p, "endpoints", k, e, "%s sends from %s, which is not its own, and may", who, x.src)
 	}
+	x.specify(p)
 	switch {
 	case slices.Contains(e.Addresses, x.dst):
 		return x.arrive(p, k.Interface, "%s reaches itself without leaving it", who)

@@ -46,13 +46,19 @@ func IsGroup(a netip.Addr) bool {
 // kernel neither connects to a group, nor answers one who does.
 func (p Protocol) HasOneReceiver() bool { return p == TCP || p == SCTP }
 
+// specify gives a packet for the unspecified address the one that the sender's kernel takes for that: it does
+// so before anything else sees the packet, Services among it.
+func (x *explainer) specify(p *Plan) {
+	if x.dst.IsUnspecified() {
+		to := loopback[x.dst.Is4()]
+		x.note(p, "node", "%s stands for the loopback address %s", x.dst, to)
+		x.dst = to
+	}
+}
+
 // stay ends at the machine or pod that sends to itself.
 func (x *explainer) stay(p *Plan, iface, who string) stage {
 	x.src = loopback[x.dst.Is4()]
-	if x.dst.IsUnspecified() {
-		x.note(p, "node", "%s stands for the loopback address %s", x.dst, x.src)
-		x.dst = x.src
-	}
 	if x.dst.IsMulticast() && x.protocol.HasOneReceiver() {
 		return x.connectsToOne(p)
 	}
