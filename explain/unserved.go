@@ -75,10 +75,10 @@ func (c Cluster) doubtFree(a *Answer, to netip.Addr, config *api.ClusterConfig) 
 	}
 }
 
-// warnOfLoopback warns of a port of nodes that a node asks for at a loopback address of its own, where
-// Weft has none of them, and kube-proxy in some of its modes.
+// warnOfLoopback warns of a port of nodes that a node asks for at a loopback address of its own, or at
+// none, which is one to its kernel: Weft has none of them there, and kube-proxy in some of its modes.
 func (c Cluster) warnOfLoopback(a *Answer, flow plan.Flow, config *api.ClusterConfig) {
-	if !flow.Destination.IsLoopback() || a.Service != nil || !a.Source.OnHost() {
+	if !flow.Destination.IsLoopback() && !flow.Destination.IsUnspecified() || a.Service != nil || !a.Source.OnHost() {
 		return
 	}
 	for svc := range registry.Each[*corev1.Service](c.Objects, api.Service) {
