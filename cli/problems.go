@@ -298,6 +298,9 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 			if names := cutOffBy(c, node); len(names) > 0 {
 				keep = fmt.Sprintf("it has not loaded %s, so its pods are cut off from the nodes that use it, and from their pods", strings.Join(names, ", "))
 			}
+			if control.IsSilent(node) {
+				keep += ", and Services give its pods no new connections"
+			}
 			l.about(api.Node, key, "its agent does not run, so its state is not known; "+keep,
 				startAgent)
 			said = slices.DeleteFunc(said, current.has)

@@ -44,7 +44,7 @@ type place struct {
 func places(objects registry.Objects) map[string]place {
 	all := make(map[string]place)
 	for n := range registry.Each[*corev1.Node](objects, api.Node) {
-		all[n.Name] = place{n.Labels[corev1.LabelTopologyZone], isSilent(n)}
+		all[n.Name] = place{n.Labels[corev1.LabelTopologyZone], IsSilent(n)}
 	}
 	return all
 }
@@ -87,9 +87,9 @@ func (w *watch) decide(objects registry.Objects, held map[string]string, now tim
 	for n := range registry.Each[*corev1.Node](objects, api.Node) {
 		_, alive := held[api.NodeLease(n.Name)]
 		switch {
-		case alive && isSilent(n):
+		case alive && IsSilent(n):
 			all = append(all, marking{node: n.Name})
-		case alive || len(held) == 0 || isSilent(n) || !hasAgent(n):
+		case alive || len(held) == 0 || IsSilent(n) || !hasAgent(n):
 		default:
 			since, known := before[n.Name]
 			if !known {
@@ -109,8 +109,9 @@ func hasAgent(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == api.NodeInSync })
 }
 
-// isSilent reports whether a Node says that nothing is known of it.
-func isSilent(n *corev1.Node) bool {
+// IsSilent reports whether a Node says that nothing is known of it, as this package has it say, and Kubernetes' node
+// controller: its pods are no endpoints that are ready then.
+func IsSilent(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, saysUnheard)
 }
 

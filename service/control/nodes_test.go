@@ -80,7 +80,7 @@ func TestMarking(t *testing.T) {
 				ready++
 			}
 		}
-		if isSilent(n) != silent || ready > 1 || !hasAgent(n) {
+		if IsSilent(n) != silent || ready > 1 || !hasAgent(n) {
 			t.Errorf("once it is silent is %t its conditions are %v", silent, n.Status.Conditions)
 		}
 	}
