@@ -31,10 +31,11 @@ left to kube-proxy, and that has no pod, it says so.
 kube-proxy remove has all nodes do Services by themselves, ends kube-proxy, and has it
 clean up what it left on them. kube-proxy restore brings it back. Both can be done while
 connections go on, and be run again where they were stopped. Where kube-proxy is in mode
-ipvs, connections break without it, so remove refuses unless --force is given. With kube-proxy
-no node answers on the link for addresses of AddressPools, so restore refuses where Services
-have some, unless --force is given. Nodes that are down are left out and named: run it again
-once they are back.`,
+ipvs, connections break without it, so remove refuses unless --force is given. So it does
+where the mode is not known: it is read from the flags of the DaemonSet and from the ConfigMap
+that the DaemonSet has the file of --config of. With kube-proxy no node answers on the link
+for addresses of AddressPools, so restore refuses where Services have some, unless --force is
+given. Nodes that are down are left out and named: run it again once they are back.`,
 		Example: `  weft kube-proxy
   weft kube-proxy remove --dry-run
   weft kube-proxy remove
@@ -168,7 +169,7 @@ func (c *connection) kubeProxyChange(verb, short string, do func(*kubeproxy.Chan
 	f := cmd.Flags()
 	daemonSet := f.String("daemonset", kubeproxy.DaemonSet.String(), "`NAMESPACE/NAME` of kube-proxy's DaemonSet")
 	dryRun := f.Bool("dry-run", false, "only say what would be done")
-	force := f.Bool("force", false, "also where agents may not find the API server without kube-proxy, connections break as it is in mode ipvs, it runs in another way, nobody else answers for addresses of AddressPools, or nodes without an agent are not known to be down")
+	force := f.Bool("force", false, "also where agents may not find the API server without kube-proxy, connections break as it is in mode ipvs, or may be, it runs in another way, nobody else answers for addresses of AddressPools, or nodes without an agent are not known to be down")
 	timeout := f.Duration("timeout", 5*time.Minute, "`TIME` to wait for the nodes")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		namespace, name, ok := strings.Cut(*daemonSet, "/")

@@ -17,7 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -54,9 +53,6 @@ const (
 	runAnnotation = "weft.network/run"
 	// weftConfig is the ConfigMap by which agents find the API server.
 	weftConfig = "weft"
-	// proxyConfig is the ConfigMap that kubeadm gives kube-proxy, in its namespace, and configFile what
-	// the configuration is called in there.
-	proxyConfig, configFile = "kube-proxy", "config.conf"
 	// pageSize bounds how many objects come with one answer.
 	pageSize = 500
 )
@@ -72,8 +68,8 @@ type Options struct {
 	Namespace string
 	// DaemonSet is kube-proxy's.
 	DaemonSet registry.Key
-	// Force does it though agents may not find the API server without kube-proxy, connections break, or
-	// nobody answers on the link any more for addresses of Services; and does not wait for nodes without an agent
+	// Force does it though agents may not find the API server without kube-proxy, connections break or may
+	// break, or nobody answers on the link any more for addresses of Services; and does not wait for nodes without an agent
 	// whose kubelets say that they are not ready, or of which nobody knows.
 	Force bool
 	// DryRun does nothing, and says what would be done.
@@ -250,35 +246,6 @@ func (c *Change) apiWithout(ctx context.Context) error {
 		"the agent of a node that starts anew never finds it: give its URL in the value kubernetes.api of the chart, beside all other values that were given " +
 		"(helm upgrade --reset-then-reuse-values --set kubernetes.api=URL), " +
 		"or --force where something else leads nodes to that Service's address")
-}
-
-// breaking says that connections break where kube-proxy, which has not been ended yet, is in mode ipvs:
-// connection tracking knows nothing of what IPVS translates.
-func (c *Change) breaking(ctx context.Context, d *appsv1.DaemonSet) error {
-	if d.Spec.Template.Spec.NodeSelector[nowhere] == removed {
-		return nil
-	}
-	o, err := c.client.Resource(configMaps).Namespace(d.Namespace).Get(ctx, proxyConfig, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	var config struct {
-		Mode string `json:"mode"`
-	}
-	if err == nil {
-		text, _, _ := unstructured.NestedString(o.Object, "data", configFile)
-		err = yaml.Unmarshal([]byte(text), &config)
-	}
-	switch {
-	case err != nil:
-		c.say("the ConfigMap %s/%s does not say whether kube-proxy is in mode ipvs, where connections break that it has translated: %v", d.Namespace, proxyConfig, err)
-	case config.Mode == "ipvs" && !c.Force:
-		return fmt.Errorf("nothing was changed: kube-proxy is in mode ipvs, as the ConfigMap %s/%s says, so that connections that it has translated break without it, and nobody tells their ends: "+
-			"set the mode to iptables there, have its pods start anew, and wait until those connections have ended, or give --force", d.Namespace, proxyConfig)
-	case config.Mode == "ipvs":
-		c.say("connections that kube-proxy has translated break, as it is in mode ipvs")
-	}
-	return nil
 }
 
 // onLink names the addresses of Services for which nodes answer on the link as long as they do
@@ -657,13 +624,11 @@ func cleanerOf(d *appsv1.DaemonSet, run time.Time) (*appsv1.DaemonSet, error) {
 	t.ObjectMeta = metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{runAnnotation: run.UTC().Format(time.RFC3339Nano)}}
 	delete(t.Spec.NodeSelector, nowhere)
 	t.Spec.InitContainers = nil
-	i := slices.IndexFunc(t.Spec.Containers, func(c corev1.Container) bool {
-		return len(c.Command) > 0 && path.Base(c.Command[0]) == "kube-proxy"
-	})
-	if i < 0 {
+	proxy, is := proxyOf(&t.Spec)
+	if !is {
 		return nil, fmt.Errorf("nothing was changed: no container of DaemonSet %s/%s has the command kube-proxy, so nobody knows how it cleans up: set spec.serviceProxy of the ClusterConfig to weft, end kube-proxy, and run kube-proxy --cleanup on each node", d.Namespace, d.Name)
 	}
-	work := t.Spec.Containers[i]
+	work := *proxy
 	work.Command, work.Args = []string{work.Command[0], "--cleanup"}, nil
 	work.Ports, work.LivenessProbe, work.ReadinessProbe, work.StartupProbe, work.Lifecycle = nil, nil, nil, nil, nil
 	work.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError

@@ -178,50 +178,6 @@ func TestAddressesOnLink(t *testing.T) {
 	}
 }
 
-// TestIPVS takes kube-proxy away, with which connections break where it is in mode ipvs: that is said, and
-// not done by mistake; but where it has been ended already, they are broken.
-func TestIPVS(t *testing.T) {
-	const breaks, would = "connections that kube-proxy has translated break, as it is in mode ipvs", "all nodes say that Services are done by weft\nwould have the pods of DaemonSet kube-system/kube-proxy ended"
-	for name, test := range map[string]struct {
-		config       string
-		force, ended bool
-		said         string
-	}{
-		"mode ipvs":              {"mode: ipvs", false, false, ""},
-		"it is forced":           {"mode: ipvs", true, false, breaks + "\n" + would},
-		"it has been ended":      {"mode: ipvs", false, true, "all nodes say that Services are done by weft"},
-		"another mode":           {"kind: KubeProxyConfiguration\nmode: iptables", false, false, would},
-		"the default mode":       {"mode: ''", false, false, would},
-		"there is no such file":  {"", false, false, would},
-		"it is no configuration": {"[", false, false, "the ConfigMap kube-system/kube-proxy does not say whether kube-proxy is in mode ipvs"},
-	} {
-		d := daemonSet(DaemonSet.Name)
-		if test.ended {
-			d.Spec.Template.Spec.NodeSelector = map[string]string{nowhere: removed}
-		}
-		of := func(namespace, name, file, text string) *corev1.ConfigMap {
-			return &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string]string{file: text}}
-		}
-		scheme := runtime.NewScheme()
-		for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme} {
-			if err := add(scheme); err != nil {
-				t.Fatal(err)
-			}
-		}
-		client := fake.NewSimpleDynamicClient(scheme, d, of("weft-system", weftConfig, "config.yaml", "kubernetes: {api: 'https://192.0.2.1:6443'}"), of(DaemonSet.Namespace, proxyConfig, configFile, test.config))
-		var said []string
-		c := New(clusterOf(t, []string{"node1"}, map[*registry.Kind][]registry.Object{api.ClusterConfigKind: config(api.WeftProxy), api.Node: {node("node1", api.WeftProxy)}}), client,
-			Options{Namespace: "weft-system", DaemonSet: DaemonSet, DryRun: true, Force: test.force, Progress: func(line string) { said = append(said, line) }})
-		err := c.Remove(t.Context())
-		if got := strings.Join(said, "\n"); !strings.HasPrefix(got, test.said) || (got == "") != (test.said == "") {
-			t.Errorf("%s: it is said %q, want %q", name, got, test.said)
-		}
-		if refused := err != nil && strings.HasPrefix(err.Error(), "nothing was changed: kube-proxy is in mode ipvs"); refused != (name == "mode ipvs") || err != nil && !refused {
-			t.Errorf("%s: it ends with %v", name, err)
-		}
-	}
-}
-
 // TestMark has the ClusterConfig say that kube-proxy is to run nowhere, and no more once it is back,
 // also where Weft has no ClusterConfig any more.
 func TestMark(t *testing.T) {

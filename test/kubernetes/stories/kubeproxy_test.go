@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// kubeProxyDaemonSet runs kube-proxy as clusters do, with the configuration of the process that it
-// stands for here.
+// kubeProxyDaemonSet runs kube-proxy as clusters do, with the configuration, from a ConfigMap, of the process
+// that it stands for here.
 const kubeProxyDaemonSet = `apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: kube-proxy}
@@ -31,10 +31,15 @@ spec:
       - name: kube-proxy
         image: registry.k8s.io/kube-proxy:v1.35.4
         imagePullPolicy: IfNotPresent
-        command: [/usr/local/bin/kube-proxy, --config=/etc/kubernetes/kube-proxy.yaml, --v=2]
+        command: [/usr/local/bin/kube-proxy, --config=/var/lib/kube-proxy/config.conf, --hostname-override=$(NODE_NAME), --v=2]
+        env: [{name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
         securityContext: {privileged: true}
-        volumeMounts: [{name: kubernetes, mountPath: /etc/kubernetes, readOnly: true}]
-      volumes: [{name: kubernetes, hostPath: {path: /etc/kubernetes}}]
+        volumeMounts:
+        - {name: kubernetes, mountPath: /etc/kubernetes, readOnly: true}
+        - {name: kube-proxy, mountPath: /var/lib/kube-proxy}
+      volumes:
+      - {name: kubernetes, hostPath: {path: /etc/kubernetes}}
+      - {name: kube-proxy, configMap: {name: kube-proxy}}
 `
 
 // kubeProxyRemoved: kube-proxy is brought in, taken away and brought back, and nobody who uses a
@@ -51,6 +56,14 @@ func kubeProxyRemoved(x *story) {
 				x.Error(err)
 			}
 		})
+	}
+	config, err := x.nodes[0].exec("cat", "/etc/kubernetes/kube-proxy.yaml")
+	if err != nil {
+		x.Fatal(err)
+	}
+	of := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-proxy"}, Data: map[string]string{"config.conf": config}}
+	if _, err := x.kube.CoreV1().ConfigMaps(x.namespace).Create(x.Context(), of, metav1.CreateOptions{}); err != nil {
+		x.Fatal(err)
 	}
 	x.apply(kubeProxyDaemonSet)
 	l := x.startLoadOf(requests, x.nodes, x.asService())
