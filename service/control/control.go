@@ -15,14 +15,19 @@
 // into the Service writes the Grant as it is between reading and writing the Service, so that
 // of the two one finds it changed.
 //
+// One write of a user may change what is to be said of very many Services of his. So namespaces
+// take turns at all that is done for Services, and a round does what there is time for.
+//
 // Start reading at decide; grants.go has what Services get, slices.go their EndpointSlices,
-// nodes.go whose pods are ready no more as their node is dead, and tell.go what is said of Services.
+// nodes.go whose pods are ready no more as their node is dead, tell.go what is said of Services,
+// and turns.go in which order it is done.
 package control
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -58,6 +63,9 @@ const (
 	// pause is the least time between two rounds. Besides, the controller rests four times as
 	// long as it took to decide.
 	pause = 50 * time.Millisecond
+	// roundTime is how long a round does what it decided, at least. Where to decide takes long, it does so for as
+	// long as it rests after that.
+	roundTime = time.Second
 	// callTimeout bounds each call to the registry.
 	callTimeout = 10 * time.Second
 )
@@ -88,12 +96,12 @@ func Run(ctx context.Context, r registry.Registry, log *slog.Logger, metrics pro
 			if err := cache.WaitSynced(ctx); err != nil {
 				return err
 			}
-			beaten := backoff
+			beaten, turn := backoff, turns{}
 			return retry.Loop{Changed: changes, Pause: pause, AfterError: backoff.First, Backoff: backoff, Told: failed(log, part)}.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 				began := time.Now()
 				calls := round(cache.Snapshot())
 				rest := 4 * time.Since(began)
-				done, err := carryOut(ctx, r, calls)
+				done, err := carryOut(ctx, r, turn.each(calls, max(roundTime, rest)))
 				// Where all was changed meanwhile, that may be what these rounds themselves do.
 				if err == nil && done == 0 && len(calls) > 0 {
 					rest = max(rest, beaten.Next())
@@ -101,6 +109,9 @@ func Run(ctx context.Context, r registry.Registry, log *slog.Logger, metrics pro
 					beaten.Reset()
 				}
 				retry.Sleep(ctx, rest)
+				if turn.left() {
+					return roundTime, err
+				}
 				return 0, err
 			})
 		})
@@ -122,7 +133,7 @@ func Run(ctx context.Context, r registry.Registry, log *slog.Logger, metrics pro
 	keep("what is wrong", tellPause, func(objects registry.Objects) (calls []call) {
 		show(objects)
 		for _, s := range t.decide(objects) {
-			calls = append(calls, s.write)
+			calls = append(calls, call{Namespace: s.service.Namespace, Do: s.write})
 		}
 		return calls
 	})
@@ -268,39 +279,41 @@ func (d *decision) slices(objects registry.Objects, services []*corev1.Service) 
 }
 
 // call is something to do with a registry.
-type call = func(context.Context, registry.Registry) error
+type call = pools.Call
 
-// calls are what was decided, in the order in which it is to be done.
+// calls are what was decided, those of one namespace in the order in which they are to be done.
 func (d decision) calls() (calls []call) {
-	add := func(c call) { calls = append(calls, c) }
+	add := func(namespace string, do func(context.Context, registry.Registry) error) {
+		calls = append(calls, call{Namespace: namespace, Do: do})
+	}
 	for _, g := range d.make {
-		add(func(ctx context.Context, r registry.Registry) error {
+		add(g.Spec.Namespace, func(ctx context.Context, r registry.Registry) error {
 			return create(ctx, r, service.GrantKind, g)
 		})
 	}
 	for _, f := range d.fill {
-		add(f.write)
+		add(f.service.Namespace, f.write)
 	}
 	for _, s := range d.say {
-		add(s.write)
+		add(s.service.Namespace, s.write)
 	}
 	use := make(map[registry.Key]usage)
 	for _, g := range d.remove {
-		add(func(ctx context.Context, r registry.Registry) error { return remove(ctx, r, g, use) })
+		add(g.Spec.Namespace, func(ctx context.Context, r registry.Registry) error { return remove(ctx, r, g, use) })
 	}
 	for _, s := range d.create {
-		add(func(ctx context.Context, r registry.Registry) error {
+		add(s.Namespace, func(ctx context.Context, r registry.Registry) error {
 			return create(ctx, r, api.EndpointSlice, s)
 		})
 	}
 	for _, s := range d.update {
-		add(func(ctx context.Context, r registry.Registry) error {
+		add(s.Namespace, func(ctx context.Context, r registry.Registry) error {
 			_, err := r.Update(ctx, api.EndpointSlice, s)
 			return err
 		})
 	}
 	for _, s := range d.drop {
-		add(func(ctx context.Context, r registry.Registry) error {
+		add(s.Namespace, func(ctx context.Context, r registry.Registry) error {
 			return r.Delete(ctx, api.EndpointSlice, registry.KeyOf(s), s.ResourceVersion)
 		})
 	}
@@ -309,11 +322,11 @@ func (d decision) calls() (calls []call) {
 
 // carryOut does calls one after the other, and returns how many it has done. What somebody else
 // did meanwhile is no error: what is left is decided again.
-func carryOut(ctx context.Context, r registry.Registry, calls []call) (done int, err error) {
+func carryOut(ctx context.Context, r registry.Registry, calls iter.Seq[call]) (done int, err error) {
 	var failed []error
-	for _, c := range calls {
+	for c := range calls {
 		within, cancel := context.WithTimeout(ctx, callTimeout)
-		err := c(within, r)
+		err := c.Do(within, r)
 		cancel()
 		if err == nil {
 			done++

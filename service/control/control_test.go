@@ -29,7 +29,7 @@ func TestWhatCannotBeReadIsAnErrorWhereItIsInTheWay(t *testing.T) {
 	svc := newService(0)
 	svc.UID = "u"
 	g := newGrant(svc, "10.96.0.1", "")
-	make := []call{func(ctx context.Context, r registry.Registry) error { return create(ctx, r, service.GrantKind, g) }}
+	make := slices.Values([]call{{Do: func(ctx context.Context, r registry.Registry) error { return create(ctx, r, service.GrantKind, g) }}})
 	if done, err := carryOut(t.Context(), r, make); done != 1 || err != nil {
 		t.Fatalf("at first %d are made: %v", done, err)
 	}

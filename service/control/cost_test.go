@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -191,7 +192,7 @@ func TestAServiceIsReadOnceForAllOfItsGrants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	done, err := carryOut(t.Context(), r, decide(registry.Snapshot{service.GrantKind: grants}).calls())
+	done, err := carryOut(t.Context(), r, slices.Values(decide(registry.Snapshot{service.GrantKind: grants}).calls()))
 	if done != 101 || err != nil || r.reads != 1 {
 		t.Errorf("%d Grants are taken away by %d reads: %v", done, r.reads, err)
 	}

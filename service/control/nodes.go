@@ -72,9 +72,9 @@ func (w *watch) look(ctx context.Context, r registry.Registry, objects registry.
 	}
 	var calls []call
 	for _, m := range w.decide(objects, held, time.Now()) {
-		calls = append(calls, m.write)
+		calls = append(calls, call{Do: m.write})
 	}
-	_, err = carryOut(ctx, r, calls)
+	_, err = carryOut(ctx, r, slices.Values(calls))
 	return err
 }
 

@@ -43,11 +43,16 @@ import (
 // Kinds are those that are read. All registries serve them.
 var Kinds = []*registry.Kind{api.ClusterConfigKind, api.ClusterNetwork, api.HostSubnet, api.Node, api.Namespace, api.Service, api.AddressPoolKind, api.AddressGrantKind, api.VirtualAddressKind}
 
-// Call is something to do with a registry. What somebody else did meanwhile is an error that
-// wraps registry.ErrConflict, ErrExists or ErrNotFound: then the next round decides anew.
-type Call = func(context.Context, registry.Registry) error
+// Call is something to do with a registry.
+type Call struct {
+	// Namespace is that of the Service for which it is to be done, empty where it is for none.
+	Namespace string
+	// Do does it. What somebody else did meanwhile is an error that wraps registry.ErrConflict,
+	// ErrExists or ErrNotFound: then the next round decides anew.
+	Do func(context.Context, registry.Registry) error
+}
 
-// Calls are what is to be done now, in the order in which it is to be done.
+// Calls are what is to be done now, those of one namespace in the order in which they are to be done.
 func Calls(objects registry.Objects) []Call { return decide(objects).calls() }
 
 // decision is what is to be done.
@@ -125,25 +130,25 @@ func decide(objects registry.Objects) (d decision) {
 	return d
 }
 
-// calls are what was decided, in the order in which it is to be done.
+// calls are what was decided, those of one namespace in the order in which they are to be done.
 func (d decision) calls() (calls []Call) {
 	for _, g := range d.give {
-		calls = append(calls, g.write)
+		calls = append(calls, Call{Namespace: g.service.Namespace, Do: g.write})
 	}
 	for _, g := range d.retag {
-		calls = append(calls, func(ctx context.Context, r registry.Registry) error {
+		calls = append(calls, Call{g.Spec.Service().Namespace, func(ctx context.Context, r registry.Registry) error {
 			_, err := r.Update(ctx, api.AddressGrantKind, g)
 			return err
-		})
+		}})
 	}
 	for _, s := range d.say {
-		calls = append(calls, s.write)
+		calls = append(calls, Call{s.service.Namespace, s.write})
 	}
 	for _, g := range d.remove {
-		calls = append(calls, func(ctx context.Context, r registry.Registry) error { return remove(ctx, r, g) })
+		calls = append(calls, Call{g.Spec.Service().Namespace, func(ctx context.Context, r registry.Registry) error { return remove(ctx, r, g) }})
 	}
 	for _, p := range d.report {
-		calls = append(calls, p.write)
+		calls = append(calls, Call{"", p.write})
 	}
 	return calls
 }

@@ -76,7 +76,7 @@ func apply(t *testing.T, s *explore.Store, text []byte) {
 func carryOut(r registry.Registry, calls []Call) error {
 	var failed []error
 	for _, c := range calls {
-		err := c(context.Background(), r)
+		err := c.Do(context.Background(), r)
 		if err != nil && !errors.Is(err, registry.ErrConflict) && !errors.Is(err, registry.ErrNotFound) && !errors.Is(err, registry.ErrExists) {
 			failed = append(failed, err)
 		}
