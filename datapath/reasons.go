@@ -30,7 +30,7 @@ const (
 	// Loopback: an endpoint sends to, or from, a loopback address.
 	Loopback Reason = "loopback"
 	// ICMPError: an ICMP error is about a packet to somewhere that its sender
-	// is not on the way to.
+	// is not on the way to, or to a peer and of no connection that there is.
 	ICMPError Reason = "icmp-error"
 	// Redirect: an ICMP redirect is from an endpoint or for one.
 	Redirect Reason = "redirect"
@@ -74,7 +74,7 @@ var reasonTexts = map[Reason]string{
 	NotThePeers:   "through the tunnel, from a source that is not the peer's",
 	Discovery:     "discovery of neighbours, routers or listeners, which nothing answers",
 	Loopback:      "from an endpoint to a loopback address",
-	ICMPError:     "an ICMP error from who is not on the way",
+	ICMPError:     "an ICMP error from who cannot have met the packet",
 	Redirect:      "an ICMP redirect",
 	NoEgress:      "no way out of the cluster is allowed",
 	NoRoute:       "the node knows no way there",

@@ -123,6 +123,18 @@ func icmpError(source, destination netip.Addr, kind byte, quoted []byte) []byte 
 	return ip(source, destination, unix.IPPROTO_ICMPV6, b)
 }
 
+// echoReply returns the reply to a ping.
+func echoReply(source, destination netip.Addr, data string) []byte {
+	b := append([]byte{0, 0, 0, 0, 0, 7, 0, 1}, data...)
+	if source.Is4() {
+		binary.BigEndian.PutUint16(b[2:], checksum(b))
+		return ip(source, destination, unix.IPPROTO_ICMP, b)
+	}
+	b[0] = 129
+	binary.BigEndian.PutUint16(b[2:], checksum(append(pseudoHeader(source, destination, unix.IPPROTO_ICMPV6, len(b)), b...)))
+	return ip(source, destination, unix.IPPROTO_ICMPV6, b)
+}
+
 // solicitation asks for the link-layer address of a target (RFC 4861, section
 // 4.3), with a word behind it.
 func solicitation(source, target netip.Addr, word string) []byte {

@@ -157,6 +157,7 @@ func (s *suite) sources(t *testing.T) {
 		t.Run("through the tunnel"+over, func(t *testing.T) { s.throughTunnel(t, ipv4, 0) })
 		t.Run("through the tunnel from larger subnets"+over, func(t *testing.T) { s.throughTunnel(t, ipv4, 2) })
 		t.Run("into the tunnel"+over, func(t *testing.T) { s.intoTunnel(t, ipv4) })
+		t.Run("path MTU of the tunnel"+over, func(t *testing.T) { s.pathsToPeers(t, ipv4) })
 	}
 	t.Run("to where no route leads", s.unrouted)
 	t.Run("translated tunnel", s.translatedTunnel)

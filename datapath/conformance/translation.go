@@ -308,6 +308,59 @@ func (s *suite) loopback(t *testing.T) {
 	}
 }
 
+// pathsToPeers checks that nobody lowers the path MTU to a peer who has met nothing that the
+// node sent there: an error about a tunnel packet, or about what nobody sent, is dropped, and one about a
+// connection is taken.
+func (s *suite) pathsToPeers(t *testing.T, ipv4 bool) {
+	b := s.newSourceBench(t, true, ipv4)
+	mine := b.node1.plan.Local.Tunnels[0]
+	peer := b.node2.plan.Local.Tunnels[0].VTEP
+	i := map[bool]int{true: 0, false: 1}[ipv4]
+	router := routers[i].Addr()
+	sent, err := b.node1.dial("udp", mine.VTEP, at(peer), patience)
+	must(t, err)
+	defer sent.Close()
+	_, err = sent.Write([]byte("what is tracked"))
+	must(t, err)
+	from := netip.MustParseAddrPort(sent.LocalAddr().String())
+
+	var trials []trial
+	add := func(what string, reason datapath.Reason, by netip.Addr, quoted func(word string) []byte) {
+		trials = append(trials, trial{fmt.Sprintf("%s tells %s of %s", by, mine.VTEP, what), reason, b.node1, func(word string) error {
+			return b.fromWire(t, b.node1, icmpError(by, mine.VTEP, tooBig(peer), quoted(word)))
+		}})
+	}
+	inner := func(word string) string {
+		return string(vxlan(1, frame(mine.MAC, b.node2.plan.Local.Tunnels[0].MAC, udp(at(of(peer, b.victim.addresses...)), at(of(peer, b.peer.addresses...)), word))))
+	}
+	for _, by := range []netip.Addr{router, of(peer, plantest.Outside...), unlisted[i].Addr(), peer} {
+		add("a tunnel packet", datapath.ICMPError, by, func(word string) []byte {
+			return udp(netip.AddrPortFrom(mine.VTEP, 43210), netip.AddrPortFrom(peer, mine.Port), inner(word))
+		})
+		add("a tunnel packet with options", datapath.ICMPError, by, func(word string) []byte {
+			return withOptions(udp(netip.AddrPortFrom(mine.VTEP, 43210), netip.AddrPortFrom(peer, mine.Port), inner(word)))
+		})
+		add("a datagram from the tunnel's port", datapath.ICMPError, by, func(word string) []byte {
+			return udp(netip.AddrPortFrom(mine.VTEP, mine.Port), at(peer), inner(word))
+		})
+		add("the reply to a ping that nobody sent", datapath.ICMPError, by, func(word string) []byte { return echoReply(mine.VTEP, peer, word) })
+		add("a datagram from its gateway address", datapath.ICMPError, by, func(word string) []byte {
+			return udp(at(of(peer, gatewaysOf(b.node1.plan)...)), at(peer), word)
+		})
+	}
+	add("a connection", "", router, func(word string) []byte { return udp(from, at(peer), word) })
+	add("a datagram to elsewhere", "", router, func(word string) []byte { return udp(at(mine.VTEP), at(outside[i].Addr()), word) })
+	b.run(t, trials)
+}
+
+// gatewaysOf are the node's own addresses in its pools.
+func gatewaysOf(p *plan.Plan) (all []netip.Addr) {
+	for _, pool := range p.Local.Pools {
+		all = append(all, pool.Gateway)
+	}
+	return all
+}
+
 // icmpErrors checks that nobody is told of a packet's fate but by who may have
 // met it: its receiver, and the routers on its way.
 func (s *suite) icmpErrors(t *testing.T) {
@@ -355,7 +408,6 @@ func (s *suite) icmpErrors(t *testing.T) {
 		add("the underlay, with options", b.node1, datapath.ICMPError, long, router, victim, victim, peer, wire, withOptions)
 		add("a router on the way out", nil, "", long, router, victim, victim, away, wire, as)
 		add("a router on the way out", nil, "", long, router, node1, node1, away, wire, as)
-		add("a router on the way to a node", nil, "", long, router, node1, node1, node2, wire, as)
 		if victim.Is4() {
 			add("the underlay", b.node1, datapath.Redirect, better, router, victim, victim, away, wire, as)
 		}

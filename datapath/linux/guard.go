@@ -66,6 +66,9 @@ func (r *ruleset) guard(p *plan.Plan, s *sources) {
 	for _, t := range tunnels {
 		c.Add("not where tunnel packets come from, or go to", packetsOf(t), r.drop(datapath.UnknownPeer))
 	}
+	for _, t := range tunnels {
+		r.pathToPeers(c, t)
+	}
 	r.begins(c)
 	for _, t := range tunnels {
 		r.tunnelPort(t)
@@ -106,6 +109,19 @@ func (r *ruleset) tunnel(t rtnl.Overlay, peers *peers) {
 			r.tunnelICMP6(t, peers)
 		}
 	}
+}
+
+// pathToPeers adds, to a chain for what is for the node, that nobody lowers the path MTU to a
+// tunnel's peers who has met nothing that the node sent there. Of an error about UDP, or about the
+// reply to a ping, the kernel asks nothing that its sender could not guess, and goes by it in all that
+// it sends to the same address, tunnel packets among it. So an error must be about a connection that
+// the node tracks. Tunnel packets are of none, and nothing in them is hard to guess: errors about them
+// are not believed at all. Over IPv4 no router has a reason for one, as they may be taken apart on
+// their way (their DF bit is not set). Over IPv6 the MTU of endpoints must be what fits.
+func (r *ruleset) pathToPeers(c *nft.Chain, t rtnl.Overlay) {
+	is4 := t.VTEP.Is4()
+	c.Add("too long for the way to a peer, and of no connection", nft.IsFamily(is4), nft.IsProtocol(icmpOf(is4)), saysTooLong(is4),
+		quotedDestination(is4, 1), nft.InSet(setOf(peersPrefix, t.Name, is4)), nft.NotInState(expr.CtStateBitRELATED), r.drop(datapath.ICMPError))
 }
 
 func innerSource(inner4 bool) uint32 {

@@ -59,6 +59,15 @@ func (r *ruleset) noError(is4 bool) []expr.Any {
 	return append(icmpType(), nft.AtLeast(128)...)
 }
 
+// saysTooLong matches ICMP errors that a packet is longer than a link on its way takes
+// (RFC 1191, section 4; RFC 4443, section 3.2).
+func saysTooLong(is4 bool) []expr.Any {
+	if is4 {
+		return append(nft.FromTransport(0, 2), &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{3, 4}})
+	}
+	return append(icmpType(), nft.Equals(2)...)
+}
+
 // quotedDestination loads the destination of the packet that an ICMP error is
 // about.
 func quotedDestination(is4 bool, register uint32) []expr.Any {

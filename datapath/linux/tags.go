@@ -194,27 +194,6 @@ func (r *ruleset) tagsInward(tunnels []rtnl.Overlay, labels bool) {
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: onWire(t.VNI)[:3]},
 		}, nft.Literal(1, string(onWire(t.VNI))), []expr.Any{writeVNI(1, 0, 3, true)})
 	}
-	for _, t := range tunnels {
-		if sendsTags(t) && t.VTEP.Is6() {
-			tooBig(c, t)
-		}
-	}
-}
-
-// tooBig adds the rule by which the kernel heeds what it is told of how long packets may
-// be on the way to a peer: it looks for the tunnel by the identifier in the packet of its
-// own that is quoted, which has that of a tag. Over IPv4, tunnel packets are taken apart
-// on their way (their DF bit is not set), and nothing is told.
-func tooBig(c *nft.Chain, t rtnl.Overlay) {
-	const quoted = headerICMP // RFC 4443, section 3.2
-	c.Add("a tunnel packet was too big", nft.IsFamily(false), nft.IsProtocol(unix.IPPROTO_ICMPV6),
-		nft.FromTransport(0, 1), nft.Equals(2),
-		nft.FromTransport(quoted+6, 1), nft.Equals(unix.IPPROTO_UDP),
-		nft.FromTransport(quoted+8, 16), []expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: t.VTEP.AsSlice()}},
-		nft.FromTransport(quoted+header6+2, 2), []expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, t.Port)}},
-		nft.FromTransport(quoted+header6+offsetVNI, 4), []expr.Any{isVNIOf(t)},
-		nft.Literal(1, string(onWire(t.VNI))), []expr.Any{&expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: 1,
-			Base: expr.PayloadBaseTransportHeader, Offset: quoted + header6 + offsetVNI, Len: 3, CsumType: expr.CsumTypeInet, CsumOffset: 2}})
 }
 
 // tagsKept adds what keeps the tag with the connection.

@@ -108,6 +108,13 @@ func InState(states uint32) []expr.Any {
 	}
 }
 
+// NotInState matches packets that are to connection tracking in none of some states.
+func NotInState(states uint32) []expr.Any {
+	e := InState(states)
+	e[len(e)-1] = &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: HostEndian(0)}
+	return e
+}
+
 // Untracked matches packets that were kept from connection tracking, and so
 // from translation.
 func Untracked() []expr.Any {
