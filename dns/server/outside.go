@@ -289,9 +289,9 @@ func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg)
 }
 
 // once asks by UDP, unless somebody asks the same already: then it waits for what that one is told,
-// which is asked for no longer than a few seconds. Who has one question sent a hundred times, each
-// with a number and from a port of chance, would be a hundred times as likely to guess one of them,
-// and to answer in the server's place (RFC 5452, section 5). A question that has just failed fails
+// which is asked for no longer than a few seconds. Who has one question sent a hundred times at once, each
+// with a number and from a port of chance (see portFor), would be a hundred times as likely to guess one
+// of them, and to answer in the server's place (RFC 5452, section 5). A question that has just failed fails
 // again. What is said is shared, so it must not be changed.
 func (r *router) once(ctx context.Context, to *route, q *dns.Msg, past *recorder) (answered, error) {
 	question := same(q)
