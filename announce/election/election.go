@@ -15,8 +15,8 @@
 //     address, then by name, and the other one stops at once. That is so for claims, too.
 //   - An owner stays owner when a better hash comes (back): moving an address costs connections.
 //     A better grade takes it over, as a worse one is about to lose it.
-//   - Who was still for longer than Silence itself, as it got no processor, listens first: whoever
-//     has the address by now keeps it.
+//   - Who was still for longer than Silence itself, as it got no processor, listens first, and neither
+//     answers for its addresses nor tells the link of them: whoever has one by now keeps it.
 //   - An owner that ends for a moment says that it pauses. Others then wait for Hold.
 //   - Of two owners of which one alone hears the other, that one stops after Deaf, as the other
 //     cannot know that it is to. Where neither does, who hears both tells them of the better.
@@ -255,6 +255,11 @@ func (m *Machine) wake(now time.Duration) {
 	}
 }
 
+// Doubts reports whether the node does not know whether what it owns is still its own, as it was still for too long.
+func (m *Machine) Doubts(now time.Duration) bool {
+	return now < m.doubt || now-m.ran > m.timing.Silence
+}
+
 // wait has a seat wait for an owner to be silent, for as long as its turn says.
 func (m *Machine) wait(now time.Duration, s *seat, silence time.Duration) {
 	before := 0
@@ -407,7 +412,12 @@ func (m *Machine) Conflict(now time.Duration, a netip.Addr, peer bool) (d Do) {
 		m.wait(now, s, m.timing.Silence) // its heartbeat is still to be read
 	case s.phase == probing:
 		return m.Refuse(now, a)
-	case s.phase != owning || peer:
+	case s.phase != owning:
+	case now < m.doubt:
+		// Whoever says so may have taken it over while the node was still.
+		d.Withdraw = append(d.Withdraw, a)
+		m.wait(now, s, m.timing.Silence)
+	case peer:
 	case s.hasDefended && now-s.defended < m.timing.Defend:
 		return m.Refuse(now, a)
 	default:
@@ -485,7 +495,7 @@ func (m *Machine) Tick(now time.Duration) (d Do) {
 }
 
 func (m *Machine) announce(now time.Duration, a netip.Addr, s *seat, d *Do) {
-	if !m.announced(s) && now >= s.since+announcements[s.told] {
+	if !m.announced(s) && now >= max(s.since+announcements[s.told], m.doubt) {
 		s.told++
 		d.Announce = append(d.Announce, a)
 	}
@@ -546,7 +556,7 @@ func (m *Machine) Next(now time.Duration) time.Duration {
 		case s.phase != owning:
 			next = min(next, s.due)
 		case !m.announced(s):
-			next = min(next, s.since+announcements[s.told], max(m.beat, m.doubt))
+			next = min(next, max(s.since+announcements[s.told], m.doubt), max(m.beat, m.doubt))
 		default:
 			next = min(next, max(m.beat, m.doubt))
 		}

@@ -19,7 +19,7 @@ type link struct {
 	now       time.Duration
 	addresses []netip.Addr
 	nodes     []*member
-	// flying are heartbeats on the way.
+	// flying are heartbeats and announcements on the way.
 	flying []flight
 	// delay is how long one takes at most, lost how many of a hundred do not arrive.
 	delay time.Duration
@@ -38,6 +38,8 @@ type member struct {
 	deaf map[string]bool
 	// still is until when it gets no processor.
 	still time.Duration
+	// heard says when it heard which node last.
+	heard map[string]time.Duration
 	// stands are the addresses that it is a candidate for.
 	stands map[netip.Addr]bool
 	// answers are those that it answers for, as it was asked to do.
@@ -48,6 +50,8 @@ type flight struct {
 	to, from *member
 	at       time.Duration
 	what     wire.Heartbeat
+	// announced is the address that is told of, not by a heartbeat.
+	announced netip.Addr
 }
 
 // chance draws numbers as often as one likes.
@@ -63,7 +67,7 @@ func newLink(t rapid.TB, nodes, addresses int, draw func(int) int) *link {
 		l.addresses = append(l.addresses, netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}))
 	}
 	for i := range nodes {
-		m := &member{name: fmt.Sprint("node", i+1), stands: make(map[netip.Addr]bool)}
+		m := &member{name: fmt.Sprint("node", i+1), stands: make(map[netip.Addr]bool), heard: make(map[string]time.Duration)}
 		for _, a := range l.addresses {
 			m.stands[a] = true
 		}
@@ -108,9 +112,9 @@ func (l *link) do(m *member, d Do) {
 	for _, h := range said(m.name, d) {
 		for _, n := range l.nodes {
 			if n != m && n.side == m.side && !n.deaf[m.name] && l.draw(100) >= l.lost {
-				f := flight{n, m, l.now + time.Duration(l.draw(int(l.delay/step)+1))*step, h}
+				f := flight{to: n, from: m, at: l.now + time.Duration(l.draw(int(l.delay/step)+1))*step, what: h}
 				for _, before := range l.flying { // no link brings a frame before an earlier one
-					if before.to == n && before.from == m {
+					if before.to == n && before.from == m && before.announced == f.announced {
 						f.at = max(f.at, before.at)
 					}
 				}
@@ -118,13 +122,28 @@ func (l *link) do(m *member, d Do) {
 			}
 		}
 	}
+	for _, a := range d.Announce {
+		for _, n := range l.nodes {
+			for range 2 { // as a question, and as a reply
+				if n != m && n.side == m.side && !l.mute && l.draw(100) >= l.lost {
+					l.flying = append(l.flying, flight{to: n, from: m, at: l.now + time.Duration(l.draw(int(l.delay/step)+1))*step, announced: a})
+				}
+			}
+		}
+	}
 	for _, a := range d.Probe {
 		for _, n := range l.nodes {
-			if n != m && n.side == m.side && n.machine != nil && n.answers[a] && !l.mute {
+			if n != m && n.side == m.side && n.machine != nil && n.answers[a] && n.still <= l.now && !n.machine.Doubts(l.now) && !l.mute {
 				l.do(m, m.machine.Conflict(l.now, a, !m.deaf[n.name]))
 			}
 		}
 	}
+}
+
+// knows reports whether a node heard another one of late.
+func (m *member) knows(now time.Duration, other *member) bool {
+	at, heard := m.heard[other.name]
+	return heard && now-at <= Default.Calm
 }
 
 // run lets a time pass.
@@ -141,8 +160,17 @@ func (l *link) run(d time.Duration, each func()) {
 			}
 		}
 		l.flying = late
+		// What is heard in different ways comes in any order.
+		if l.draw(2) == 0 {
+			slices.SortStableFunc(due, func(a, b flight) int { return b.announced.Compare(a.announced) })
+		}
 		for _, f := range due {
-			if f.to.machine != nil {
+			switch {
+			case f.to.machine == nil:
+			case f.announced.IsValid():
+				l.do(f.to, f.to.machine.Conflict(l.now, f.announced, f.to.knows(l.now, f.from)))
+			default:
+				f.to.heard[f.from.name] = l.now
 				l.do(f.to, f.to.machine.Hear(l.now, f.what))
 			}
 		}
@@ -238,6 +266,40 @@ func TestADeadOwnerIsReplaced(t *testing.T) {
 		most := 2 * time.Second
 		l.run(most, nil)
 		l.whole("behind the death")
+	})
+}
+
+// TestAStillOwnerTakesNothingBack has an owner be still until others have its addresses, and go on: those keep them, in
+// whatever order it hears what it missed.
+func TestAStillOwnerTakesNothingBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := newLink(t, rapid.IntRange(2, 5).Draw(t, "nodes"), rapid.IntRange(1, 8).Draw(t, "addresses"), chance(t))
+		l.run(4*time.Second, nil)
+		l.whole("at first")
+		n := l.nodes[rapid.IntRange(0, len(l.nodes)-1).Draw(t, "node")]
+		had := n.machine.Owned()
+		pass := time.Duration(rapid.IntRange(200, 1000).Draw(t, "still")) * step
+		n.still = l.now + pass
+		l.run(pass-step, nil)
+		has := make(map[netip.Addr]*member)
+		for _, a := range had {
+			for _, other := range l.nodes {
+				if other != n && other.answers[a] {
+					has[a] = other
+				}
+			}
+			if has[a] == nil {
+				t.Fatalf("nobody has taken %s from %s, which is still", a, n.name)
+			}
+		}
+		l.run(10*time.Second, func() {
+			for a, other := range has {
+				if !other.answers[a] {
+					t.Fatalf("%s has lost %s to %s, which was still", other.name, a, n.name)
+				}
+			}
+		})
+		l.whole("behind that")
 	})
 }
 
@@ -344,6 +406,41 @@ func TestAnOwnerInDoubt(t *testing.T) {
 		if len(d.Say) > 0 || slices.Equal(d.Withdraw, []netip.Addr{a}) != stops {
 			t.Errorf("on state %d it does %+v", state, d)
 		}
+	}
+}
+
+// TestADoubterTellsNobody has a node that took an address over be still, and then hear that somebody has it: it stops,
+// without a word, and without telling the link of the address meanwhile.
+func TestADoubterTellsNobody(t *testing.T) {
+	for _, peer := range []bool{false, true} {
+		m, a, now := alone(t)
+		if m.Doubts(now) {
+			t.Error("it doubts what it owns")
+		}
+		now += 2 * Default.Silence
+		if !m.Doubts(now) {
+			t.Error("it does not doubt what it owned")
+		}
+		if d := m.Tick(now); len(d.Say)+len(d.Announce)+len(d.Withdraw) > 0 || m.Next(now) <= now {
+			t.Errorf("first it does %+v, and more at %s", d, m.Next(now)-now)
+		}
+		if d := m.Conflict(now, a, peer); len(d.Say)+len(d.Announce) > 0 || len(d.Withdraw) != 1 {
+			t.Errorf("then it does %+v", d)
+		}
+		if m.Refuses(a) || len(m.Owned()) > 0 {
+			t.Errorf("it refuses %v and owns %v", m.Refused(), m.Owned())
+		}
+	}
+	m, _, now := alone(t)
+	now += 2 * Default.Silence
+	m.Tick(now)
+	for d := (Do{}); len(d.Say)+len(d.Announce) == 0; d = m.Tick(now) {
+		if now += step; now > 10*time.Second {
+			t.Fatal("it doubts for ever")
+		}
+	}
+	if m.Doubts(now) || len(m.Owned()) != 1 {
+		t.Errorf("nobody else has the address, and it owns %v", m.Owned())
 	}
 }
 

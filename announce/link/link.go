@@ -63,6 +63,8 @@ type Port struct {
 	// to be told who else has them.
 	answers, watches atomic.Pointer[map[netip.Addr]bool]
 	sockets          map[uint16]*os.File
+	// vouched is until when the port may answer, nil where that has no end.
+	vouched atomic.Pointer[time.Time]
 	// full is until when frames are not waited for, in nanoseconds since 1970.
 	full    atomic.Int64
 	groups  groups
@@ -158,6 +160,10 @@ func (p *Port) Answer(answer, watch map[netip.Addr]bool) (unable map[netip.Addr]
 	return p.groups.set(answer, p.index)
 }
 
+// Vouch has the port answer until a time and no longer, unless it is called again before. What waited while
+// the process was stopped is so not answered for what another node may have by then.
+func (p *Port) Vouch(until time.Time) { p.vouched.Store(&until) }
+
 // Say sends what the node says to others.
 func (p *Port) Say(h wire.Heartbeat) error {
 	s := p.state.Load()
@@ -252,6 +258,9 @@ func (p *Port) hear(kind uint16, frame []byte) {
 }
 
 func (p *Port) reply(kind uint16, frame []byte) {
+	if until := p.vouched.Load(); until != nil && time.Now().After(*until) {
+		return
+	}
 	if err := p.send(kind, frame); err != nil {
 		p.log.Debug("cannot answer on the link", "error", err)
 	}

@@ -1,9 +1,11 @@
 package link
 
 import (
+	"log/slog"
 	"net/netip"
 	"os"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -43,5 +45,33 @@ func TestAFullQueue(t *testing.T) {
 	p.full.Store(0) // as when some time has passed
 	if err := p.Announce(netip.MustParseAddr("192.0.2.7")); err != nil {
 		t.Errorf("frames are taken again: %v", err)
+	}
+}
+
+// TestAPortThatIsNotVouchedFor has a port be asked while whoever opened it vouches for it, and then no longer, as
+// while its process is stopped: what was asked then stays without an answer.
+func TestAPortThatIsNotVouchedFor(t *testing.T) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(ends[0])
+	socket := os.NewFile(uintptr(ends[1]), "pipe")
+	defer socket.Close()
+	a := netip.MustParseAddr("192.0.2.7")
+	p := &Port{name: "eth0", log: slog.New(slog.DiscardHandler), sockets: map[uint16]*os.File{wire.EtherARP: socket}}
+	p.state.Store(&State{MAC: wire.MAC{2, 0, 0, 0, 0, 1}})
+	p.answers.Store(&map[netip.Addr]bool{a: true})
+	p.watches.Store(&map[netip.Addr]bool{})
+	for _, c := range []struct {
+		until   time.Duration
+		answers bool
+	}{{time.Hour, true}, {-time.Second, false}, {time.Hour, true}} {
+		p.Vouch(time.Now().Add(c.until))
+		p.hear(wire.EtherARP, wire.ProbeARP(wire.MAC{2, 0, 0, 0, 0, 2}, a))
+		n, _ := unix.Read(ends[0], make([]byte, 4096))
+		if (n > 0) != c.answers {
+			t.Errorf("with %s until it is not vouched for, it sends %d bytes", c.until, n)
+		}
 	}
 }

@@ -34,6 +34,28 @@ func TestKeeps(t *testing.T) {
 	}
 }
 
+// A node that has said nothing for some seconds, as it was still, is no stranger: by what it says of an address on the
+// link it does not take it.
+func TestAPeerThatWasStill(t *testing.T) {
+	a, mac := netip.MustParseAddr("192.0.2.100"), wire.MAC{2, 0, 0, 0, 0, 2}
+	s := New("node1", slog.New(slog.DiscardHandler))
+	s.is.Peers = map[string]bool{"node2": true}
+	l := &elected{name: "eth0", machine: election.New(0, "node1", s.Timing), peers: make(map[wire.MAC]peer), strangers: make(map[netip.Addr]wire.MAC)}
+	s.links[l.name] = l
+	l.machine.Stand(0, s.is.Peers, map[netip.Addr]election.Candidacy{a: {}})
+	s.hear(heard{l, link.Event{From: mac, Heartbeat: &wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a, State: wire.Owns}}}}})
+	for ; s.now < 10*time.Second; s.now += 10 * time.Millisecond {
+		s.do(l, l.machine.Tick(s.now))
+		l.forget(s.now, s.Timing)
+	}
+	for range 2 { // as a question, and as a reply
+		s.hear(heard{l, link.Event{From: mac, Conflict: a}})
+	}
+	if !l.machine.Owns(a) {
+		t.Error("the node has given up the address")
+	}
+}
+
 // What another node says that it owns is kept no longer. What it only claims, or pauses with, is.
 func TestKeepsNothingOfOthers(t *testing.T) {
 	a := netip.MustParseAddr("192.0.2.100")

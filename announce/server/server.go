@@ -124,7 +124,7 @@ type sighting struct {
 	at  time.Duration
 }
 
-// lately is how many times Silence ago a peer was heard last of all that counts as one: who
+// lately is how many times Silence ago a node of another cluster was heard last that counts as there: who
 // answers for addresses says so much more often.
 const lately = 3
 
@@ -132,10 +132,11 @@ const lately = 3
 // more of them no node sends.
 const maxHeard = 4
 
-// peer returns which node has an Ethernet address, of those that were heard of late.
+// peer returns which node has an Ethernet address, of those that were heard of late: a node that owns nothing any
+// more, or was still for a while, says nothing meanwhile, and is no stranger.
 func (l *elected) peer(now time.Duration, mac wire.MAC, t election.Timing) (node string, is bool) {
 	p, is := l.peers[mac]
-	return p.node, is && now-p.at <= lately*t.Silence
+	return p.node, is && now-p.at <= t.Calm
 }
 
 // down says that there is the interface, and that nothing is sent and heard by it.
@@ -283,6 +284,17 @@ func (s *Server) Run(ctx context.Context) error {
 			s.hold()
 			s.tell()
 			s.dirty = false
+		}
+		s.vouch()
+	}
+}
+
+// vouch has ports go on to answer, for as long as the elections do not doubt what the node owns. A server that is
+// still, as its process or its machine is stopped, vouches for nothing, and so nothing answers what was asked meanwhile.
+func (s *Server) vouch() {
+	for _, l := range s.links {
+		if l.port != nil && !l.machine.Doubts(s.now) {
+			l.port.Vouch(s.start.Add(s.now + s.Timing.Silence))
 		}
 	}
 }
