@@ -101,11 +101,19 @@ func (m *Machine) overheard(now time.Duration, node string, c wire.Claim, s *sea
 		}
 	}
 	// Where there are many candidates the first of them are enough.
-	if len(s.Before) < MaxBefore && (!s.hasRepeated || now-s.repeated >= m.timing.Echo) {
-		s.repeated, s.hasRepeated = now, true
+	if len(s.Before) < MaxBefore && s.mayRepeat(now, m.timing) {
 		d.repeat(m.node, owner, wire.Claim{Address: c.Address, State: wire.Owns, Grade: grade})
 	}
 	return stays
+}
+
+// mayRepeat reports whether the node may tell others what they do not know of the address, and takes note that it does.
+func (s *discord) mayRepeat(now time.Duration, t Timing) bool {
+	if s.hasRepeated && now-s.repeated < t.Echo {
+		return false
+	}
+	s.repeated, s.hasRepeated = now, true
+	return true
 }
 
 // repeat adds what a node says of another one.

@@ -20,6 +20,9 @@
 //   - An owner that ends for a moment says that it pauses. Others then wait for Hold.
 //   - Of two owners of which one alone hears the other, that one stops after Deaf, as the other
 //     cannot know that it is to. Where neither does, who hears both tells them of the better.
+//   - A stranger, who is no node, may have an address all the same. Who meets it, as one that owns the address or is
+//     about to, leaves the address alone for Refused, and says so: those that know of no other owner leave it alone, too. Who
+//     claims it meanwhile, as it was not there, is told. An owner that keeps it for Defend shows that the stranger is gone.
 //   - Who lost an address again and again within Calm waits longer each time before it takes it
 //     over, Refused at most.
 //
@@ -131,15 +134,22 @@ type seat struct {
 	owner string
 	worse bool
 	// grade is the owner's, heard when it said last that it owns the address, and owned whether
-	// it did.
-	grade uint8
-	heard time.Duration
-	owned bool
+	// it did, without another word since the moment from.
+	grade       uint8
+	heard, from time.Duration
+	owned       bool
 	// answered is how often a peer said, as the node asked, that it has the address, since a
 	// heartbeat spoke of it.
 	answered int
 	// refused says that somebody else had it when the node was about to own it last.
 	refused bool
+	// alone is until when the node does not claim the address, as a stranger has it: whoever else owned it meanwhile,
+	// unless one kept it for Defend. tells says that it tells who claims it meanwhile.
+	alone time.Duration
+	tells bool
+	// metAt is when the node itself met a stranger last, and hasMet whether it ever did.
+	metAt  time.Duration
+	hasMet bool
 	// told is how many announcements were made, and since is when the first was.
 	told  int
 	since time.Duration
@@ -195,6 +205,11 @@ type Do struct {
 
 func (d *Do) say(a netip.Addr, s *seat, state wire.State) {
 	d.Say = append(d.Say, wire.Claim{Address: a, State: state, Grade: s.Grade})
+}
+
+// leave adds that the node leaves an address, with a grade.
+func (d *Do) leave(a netip.Addr, grade uint8) {
+	d.Say = append(d.Say, wire.Claim{Address: a, State: wire.Leaves, Grade: grade})
 }
 
 // Stand has the node be a candidate for these addresses and no others, and hear these nodes
@@ -310,6 +325,11 @@ func (m *Machine) Hear(now time.Duration, h wire.Heartbeat) (d Do) {
 				m.wait(now, s, m.timing.Hold)
 			}
 		case wire.Leaves:
+			if c.Grade == wire.Stranger && (s.phase == waiting || s.phase == probing) && (s.owner == h.Node || !s.owned) {
+				// Who hears it from the one that met the stranger tells others. Who hears it from those does not: else
+				// some would always know of it, and nobody look again. Of many candidates the first are enough.
+				m.leaveAlone(now, s, s.phase == waiting && s.owner == h.Node && len(s.Before) < MaxBefore)
+			}
 			if s.phase == waiting && (s.owner == h.Node || s.owner == "") {
 				s.owner, s.worse = h.Node, false // it is not waited for
 				m.wait(now, s, 0)
@@ -328,7 +348,11 @@ func (m *Machine) rival(now time.Duration, node string, c wire.Claim, s *seat, d
 	switch s.phase {
 	case refusing:
 		if c.State != wire.Owns {
-			return false // until it is time to look again
+			// It is left alone until it is time to look again. Who begins to look just before that does not have it sooner.
+			if s.tells && s.alone-now > time.Duration(m.timing.Probes)*m.timing.Probe && s.mayRepeat(now, m.timing) {
+				d.leave(c.Address, wire.Stranger)
+			}
+			return false
 		}
 	case owning:
 		yields := m.better(node, c.Grade, c.Address, s)
@@ -371,21 +395,27 @@ func (m *Machine) rival(now time.Duration, node string, c wire.Claim, s *seat, d
 			return false
 		}
 		if s.worse = c.Grade > s.Grade; s.worse && s.owner == node {
-			s.took(now, c)
+			s.took(now, node, c, m.timing)
 			return false // it is waited no longer than from when that was seen first
 		}
 	}
-	s.owner = node
-	s.took(now, c)
+	s.took(now, node, c, m.timing)
 	m.wait(now, s, m.timing.Silence)
 	return false
 }
 
-// took takes note of what the owner said.
-func (s *seat) took(now time.Duration, c wire.Claim) {
-	s.grade, s.owned = c.Grade, c.State == wire.Owns
-	if s.owned {
-		s.heard = now
+// took takes note of what another node said, which is the owner or about to be.
+func (s *seat) took(now time.Duration, node string, c wire.Claim, t Timing) {
+	if !s.owned || s.owner != node {
+		s.from = now
+	}
+	s.owner, s.grade, s.owned = node, c.Grade, c.State == wire.Owns
+	if !s.owned {
+		return
+	}
+	s.heard = now
+	if now-s.from >= t.Defend {
+		s.alone = 0
 	}
 }
 
@@ -411,7 +441,7 @@ func (m *Machine) Conflict(now time.Duration, a netip.Addr, peer bool) (d Do) {
 		s.answered++
 		m.wait(now, s, m.timing.Silence) // its heartbeat is still to be read
 	case s.phase == probing:
-		return m.Refuse(now, a)
+		m.meet(now, a, s, &d)
 	case s.phase != owning:
 	case now < m.doubt:
 		// Whoever says so may have taken it over while the node was still.
@@ -419,12 +449,34 @@ func (m *Machine) Conflict(now time.Duration, a netip.Addr, peer bool) (d Do) {
 		m.wait(now, s, m.timing.Silence)
 	case peer:
 	case s.hasDefended && now-s.defended < m.timing.Defend:
-		return m.Refuse(now, a)
+		m.meet(now, a, s, &d)
 	default:
-		s.defended, s.hasDefended = now, true
+		s.defended, s.hasDefended, s.metAt, s.hasMet = now, true, now, true
 		d.Announce = append(d.Announce, a)
 	}
 	return d
+}
+
+// meet has the node leave alone an address that a stranger has, and say so.
+func (m *Machine) meet(now time.Duration, a netip.Addr, s *seat, d *Do) {
+	if s.phase == owning {
+		d.Withdraw = append(d.Withdraw, a)
+	}
+	d.leave(a, wire.Stranger)
+	m.leaveAlone(now, s, true)
+	s.metAt, s.hasMet = now, true
+}
+
+// leaveAlone has the node leave alone an address that a stranger has, and tell others so or not.
+func (m *Machine) leaveAlone(now time.Duration, s *seat, tells bool) {
+	s.alone, s.tells = now+m.timing.Refused, tells
+	s.refuse(s.alone)
+}
+
+// refuse has the node leave an address to others until a time.
+func (s *seat) refuse(until time.Duration) {
+	s.phase, s.due, s.hasDefended, s.refused = refusing, until, false, true
+	s.owner, s.owned, s.answered = "", false, 0
 }
 
 // Refuse has the node leave an address to others for a while that it cannot serve.
@@ -439,16 +491,32 @@ func (m *Machine) Refuse(now time.Duration, a netip.Addr) (d Do) {
 	if s.phase != waiting {
 		d.say(a, s, wire.Leaves)
 	}
-	s.phase, s.due, s.hasDefended, s.refused = refusing, now+m.timing.Refused, false, true
-	s.answered = 0
+	s.refuse(now + m.timing.Refused)
 	return d
+}
+
+// Met are the addresses that a stranger had within Calm, as the node met it itself, and that the node does not leave alone, in
+// order: it or another one owns them, or looks whether the stranger is gone.
+func (m *Machine) Met(now time.Duration) (met []netip.Addr) {
+	for _, a := range m.order {
+		if m.HasMet(now, a) {
+			met = append(met, a)
+		}
+	}
+	return met
+}
+
+// HasMet reports whether an address is among those.
+func (m *Machine) HasMet(now time.Duration, a netip.Addr) bool {
+	s := m.seats[a]
+	return s != nil && s.hasMet && now-s.metAt < m.timing.Calm && !m.Refuses(a)
 }
 
 // Again has the node look now, and not only when Refused is over, whether somebody else still has an address that it leaves
 // alone.
 func (m *Machine) Again(now time.Duration, a netip.Addr) {
 	if s := m.seats[a]; s != nil && s.phase == refusing {
-		s.due = min(s.due, now)
+		s.due, s.alone = min(s.due, now), 0
 	}
 }
 
@@ -475,6 +543,8 @@ func (m *Machine) Tick(now time.Duration) (d Do) {
 			continue
 		}
 		switch {
+		case s.phase != probing && now < s.alone:
+			s.refuse(s.alone) // who owned it meanwhile is silent
 		case s.phase != probing:
 			s.phase, s.probes, s.due = probing, 0, now+m.timing.Probe
 			claimed = true
@@ -484,7 +554,7 @@ func (m *Machine) Tick(now time.Duration) (d Do) {
 			d.Probe = append(d.Probe, a)
 		default:
 			s.phase, s.owner, s.told, s.since, s.hasDefended = owning, "", 0, now, false
-			s.owned, s.answered, s.refused = false, 0, false
+			s.owned, s.answered, s.refused, s.alone = false, 0, false, 0
 			d.Answer = append(d.Answer, a)
 			m.announce(now, a, s, &d)
 			claimed = true

@@ -468,6 +468,133 @@ func TestAStrangerHasTheAddress(t *testing.T) {
 	}
 }
 
+// TestAStrangersAddressIsLeftAlone has a stranger say again and again that it has the address that nodes answer for, which
+// answers questions or does not, and is heard by all or by the owner alone. Some nodes, not all, start anew meanwhile. Once an owner
+// has given it up, no node has it until Refused has passed; once the stranger is gone, one has it again.
+func TestAStrangersAddressIsLeftAlone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := newLink(t, rapid.IntRange(1, 5).Draw(t, "nodes"), 1, chance(t))
+		a := l.addresses[0]
+		l.run(3*time.Second, nil)
+		every := time.Duration(rapid.IntRange(1, 300).Draw(t, "every")) * step
+		answers, toAll := rapid.Bool().Draw(t, "answers"), rapid.Bool().Draw(t, "to all")
+		restarts := rapid.IntRange(0, len(l.nodes)-1).Draw(t, "restarts")
+		const pass = 45 * time.Second
+		gone, next, left, met := l.now+pass, l.now, -Default.Refused, false
+		meet := func(n *member) {
+			owned := n.machine.Owns(a)
+			l.do(n, n.machine.Conflict(l.now, a, false))
+			if met = met || n.machine.Refuses(a); owned && n.machine.Refuses(a) {
+				left = l.now
+			}
+		}
+		l.run(pass+Default.Refused+5*time.Second, func() {
+			if l.now < gone && l.now >= next {
+				next = l.now + every
+				for _, n := range l.nodes {
+					if toAll || n.machine.Owns(a) {
+						meet(n)
+					}
+				}
+			}
+			for _, n := range l.nodes {
+				if l.now < gone && answers && n.machine.seats[a].phase == probing {
+					meet(n)
+				}
+				if n.answers[a] && l.now < left+Default.Refused-2*l.delay {
+					t.Fatalf("%s has the address %s after another has left it alone", n.name, l.now-left)
+				}
+			}
+			if n := l.nodes[l.draw(len(l.nodes))]; restarts > 0 && l.draw(500) == 0 {
+				restarts--
+				l.start(n)
+			}
+		})
+		if !met {
+			t.Fatal("no node leaves the address alone")
+		}
+		l.whole("behind the stranger")
+	})
+}
+
+// TestAStrangerIsRemembered has a node that has met a stranger hear of an owner that leaves the address soon, of one that is
+// silent soon, and of one that keeps it for longer than it would beside the stranger.
+func TestAStrangerIsRemembered(t *testing.T) {
+	for name, test := range map[string]struct {
+		keeps  time.Duration
+		leaves bool
+		waits  bool
+	}{
+		"who leaves it":                  {0, true, true},
+		"who is silent":                  {Default.Silence, false, true},
+		"who keeps it":                   {Default.Defend + Default.Heartbeat, false, false},
+		"who keeps it, and leaves later": {Default.Defend + Default.Heartbeat, true, false},
+	} {
+		m, a, now := alone(t)
+		m.Conflict(now, a, false)
+		m.Conflict(now, a, false)
+		met := now
+		say := func(state wire.State) {
+			m.Hear(now, wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a, State: state}}})
+		}
+		for end := now + test.keeps; now <= end; now += Default.Heartbeat {
+			say(wire.Owns)
+		}
+		if m.Refuses(a) || !m.HasMet(now, a) {
+			t.Errorf("%s: another one has it, and this one leaves it alone: %v, has met the stranger: %v", name, m.Refused(), m.Met(now))
+		}
+		if test.leaves {
+			say(wire.Leaves)
+		}
+		for ; !m.Owns(a); now += step {
+			m.Tick(now)
+		}
+		if waited := now-met >= Default.Refused; waited != test.waits {
+			t.Errorf("%s: the node has it again %s after it met the stranger", name, now-met)
+		}
+	}
+}
+
+// TestWhoIsToldOfAStranger has nodes say that a stranger has an address. That is believed of the owner, and where no
+// owner is known, and does not concern who owns it.
+func TestWhoIsToldOfAStranger(t *testing.T) {
+	a, peers := netip.MustParseAddr("192.0.2.7"), map[string]bool{"node1": true, "node2": true, "node3": true}
+	of := func(node string, state wire.State, grade uint8) wire.Heartbeat {
+		return wire.Heartbeat{Node: node, Claims: []wire.Claim{{Address: a, State: state, Grade: grade}}}
+	}
+	for name, test := range map[string]struct {
+		heard        []wire.Heartbeat
+		alone, tells bool
+	}{
+		"the owner says so":              {[]wire.Heartbeat{of("node2", wire.Owns, 0), of("node2", wire.Leaves, wire.Stranger)}, true, true},
+		"no owner is known":              {[]wire.Heartbeat{of("node2", wire.Leaves, wire.Stranger)}, true, false},
+		"who claims it is told":          {[]wire.Heartbeat{of("node2", wire.Claims, 0), of("node3", wire.Leaves, wire.Stranger)}, true, false},
+		"another one says so":            {[]wire.Heartbeat{of("node2", wire.Owns, 0), of("node3", wire.Leaves, wire.Stranger)}, false, false},
+		"the owner leaves it":            {[]wire.Heartbeat{of("node2", wire.Owns, 0), of("node2", wire.Leaves, 0)}, false, false},
+		"another has it behind that one": {[]wire.Heartbeat{of("node2", wire.Leaves, wire.Stranger), of("node3", wire.Owns, 0)}, false, false},
+	} {
+		m := New(0, "node1", Default)
+		m.Stand(0, peers, map[netip.Addr]Candidacy{a: {}})
+		for _, h := range test.heard {
+			m.Hear(0, h)
+		}
+		if m.Refuses(a) != test.alone {
+			t.Errorf("%s: it leaves it alone: %v", name, m.Refuses(a))
+		}
+		d := m.Hear(time.Second, of("node3", wire.Claims, 0))
+		if told := slices.Contains(d.Say, wire.Claim{Address: a, State: wire.Leaves, Grade: wire.Stranger}); told != test.tells {
+			t.Errorf("%s: on a claim it says %+v", name, d.Say)
+		}
+		if d := m.Hear(time.Second, of("node3", wire.Claims, 0)); len(d.Say) > 0 {
+			t.Errorf("%s: and at once again %+v", name, d.Say)
+		}
+	}
+	m, a, now := alone(t)
+	if d := m.Hear(now, of("node2", wire.Leaves, wire.Stranger)); len(d.Withdraw) > 0 || !m.Owns(a) {
+		t.Errorf("an owner that hears so does %+v", d)
+	}
+}
+
 func TestAnOwnerDefendsOnce(t *testing.T) {
 	m, a, now := alone(t)
 	if d := m.Conflict(now, a, true); len(d.Announce)+len(d.Withdraw) > 0 {

@@ -23,7 +23,11 @@ type world struct {
 	// apart says that the first node and the others do not hear each other.
 	apart bool
 	// What may still happen.
-	losses, crashes, stalls, parts, ends int
+	losses, crashes, stalls, parts, ends, strangers int
+	// alone is until when nobody may own the address, as a node has met a stranger that has it, and met since when.
+	alone, met time.Duration
+	// early is who owned it all the same.
+	early string
 	// dual is for how long two nodes that hear each other have both owned the address, and bare
 	// for how long nobody has owned it where somebody could, without anything having gone wrong.
 	dual, bare time.Duration
@@ -108,7 +112,7 @@ func (w *world) run(i, lost int) {
 	w.do(i, d, lost)
 	for _, a := range d.Probe {
 		for j, other := range w.nodes {
-			if j != i && w.hears(i, j) && other.machine != nil && len(other.machine.Owned()) > 0 {
+			if j != i && w.hears(i, j) && other.machine != nil && len(other.machine.Owned()) > 0 && !other.machine.Doubts(w.now) {
 				w.do(i, n.machine.Conflict(w.now, a, true), lost)
 			}
 		}
@@ -138,11 +142,14 @@ func (w *world) judge(fault bool) {
 		bare = bare || owned == 0
 		dual = dual || owned > 1
 	}
+	if n := len(owners); n > 0 && w.now > w.met+1 && w.now < w.alone {
+		w.early = w.nodes[owners[0]].name
+	}
 	w.dual, w.bare = w.dual+1, w.bare+1
 	if !dual || fault {
 		w.dual = 0
 	}
-	if !bare || fault {
+	if !bare || fault || w.now < w.alone {
 		w.bare = 0
 	}
 }
@@ -180,6 +187,17 @@ func (w world) next(yield func(string, world)) {
 		if w.losses > 0 && alive {
 			step("what is sent to "+n.name+" is lost", true, order, -1, i, func(to *world) { to.losses-- })
 		}
+		if w.strangers > 0 && alive && len(n.machine.Watched()) > 0 {
+			step("a stranger says twice to "+n.name+" that it has it", true, order, -1, -1, func(to *world) {
+				to.strangers--
+				for range 2 {
+					to.do(i, to.nodes[i].machine.Conflict(to.now, only, false), -1)
+				}
+				if to.nodes[i].machine.Refuses(only) {
+					to.met, to.alone = to.now, to.now+coarse.Refused
+				}
+			})
+		}
 		if w.stalls > 0 && alive {
 			step(n.name+" is still", true, order, i, -1, func(to *world) { to.stalls-- })
 		}
@@ -216,7 +234,7 @@ func (w world) next(yield func(string, world)) {
 func (w world) key() []byte {
 	var b []byte
 	add := func(all ...any) { b = fmt.Append(b, all...); b = append(b, ';') }
-	add(w.apart, " ", w.losses, " ", w.crashes, " ", w.stalls, " ", w.parts, " ", w.ends, " ", w.dual, " ", w.bare)
+	add(w.apart, " ", w.losses, " ", w.crashes, " ", w.stalls, " ", w.parts, " ", w.ends, " ", w.strangers, " ", max(w.alone-w.now, 0), " ", w.now-w.met > 1, " ", w.dual, " ", w.bare)
 	ago := func(t time.Duration) time.Duration { return max(t-w.now, -20) }
 	for _, n := range w.nodes {
 		add(n.name, " ", n.inbox)
@@ -231,6 +249,9 @@ func (w world) key() []byte {
 				add(s.phase, " ", due, " ", s.probes, " ", s.owner, " ", s.worse, " ", s.answered)
 				add(s.owned, " ", s.grade, " ", max(ago(s.heard), -coarse.Silence), " ", s.beside, " ", ago(s.besideSince), " ", max(ago(s.last), -coarse.Silence-1))
 				add(s.lost, " ", max(s.lostAt-w.now, -coarse.Calm), " ", s.hasRepeated && s.repeated == w.now)
+				if alone := s.alone - w.now; alone > 0 {
+					add(alone, " ", s.tells, " ", max(ago(s.from), -coarse.Defend))
+				}
 			}
 		}
 	}
@@ -245,6 +266,8 @@ var (
 
 func (w world) check() error {
 	switch {
+	case w.early != "":
+		return fmt.Errorf("%s owns the address, which is to be left alone for %d moments more", w.early, w.alone-w.now)
 	case w.dual > mostDual:
 		return fmt.Errorf("two nodes that hear each other have owned the address for %d moments", w.dual)
 	case w.bare > mostBare:
@@ -254,7 +277,7 @@ func (w world) check() error {
 }
 
 // TestEveryOrder visits all that can happen between nodes of which some die, start, end, are
-// still or do not hear what is sent, and whose link is cut.
+// still or do not hear what is sent, whose link is cut, and on which a stranger has the address.
 func TestEveryOrder(t *testing.T) {
 	for name, w := range map[string]world{
 		"two that die":               {nodes: make([]node, 2), crashes: 2},
@@ -263,6 +286,8 @@ func TestEveryOrder(t *testing.T) {
 		"two that are still":         {nodes: make([]node, 2), stalls: 8},
 		"two that are cut off":       {nodes: make([]node, 2), parts: 1},
 		"two, of which one is worse": {nodes: []node{{grade: 1}, {}}, crashes: 1, losses: 1},
+		"two, and a stranger":        {nodes: make([]node, 2), strangers: 2},
+		"three, and a stranger":      {nodes: make([]node, 3), strangers: 1},
 		"three that die":             {nodes: make([]node, 3), crashes: 1},
 		"three, of all":              {nodes: []node{{}, {}, {grade: 1}}, crashes: 1, losses: 1, parts: 1, stalls: 1},
 	} {

@@ -3,6 +3,7 @@ package server
 import (
 	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +54,37 @@ func TestAPeerThatWasStill(t *testing.T) {
 	}
 	if !l.machine.Owns(a) {
 		t.Error("the node has given up the address")
+	}
+}
+
+// Who had an address on the link is told of for a minute, also when a node answers for it again.
+func TestAStrangerIsToldOf(t *testing.T) {
+	a, mac := netip.MustParseAddr("192.0.2.100"), wire.MAC{2, 0, 0, 0, 0, 9}
+	s := New("node1", slog.New(slog.DiscardHandler))
+	l := &elected{name: "eth0", machine: election.New(0, "node1", s.Timing), peers: make(map[wire.MAC]peer), strangers: make(map[netip.Addr]wire.MAC)}
+	s.links[l.name] = l
+	l.machine.Stand(0, nil, map[netip.Addr]election.Candidacy{a: {}})
+	own := func() {
+		for ; !l.machine.Owns(a); s.now += 10 * time.Millisecond {
+			s.do(l, l.machine.Tick(s.now))
+			l.forget(s.now, s.Timing)
+		}
+	}
+	own()
+	for range 2 {
+		s.hear(heard{l, link.Event{From: mac, Conflict: a}})
+		if said := strings.Join(s.trouble(l), "; "); !strings.Contains(said, "192.0.2.100 (02:00:00:00:00:09)") {
+			t.Errorf("of the stranger the node says %q", said)
+		}
+	}
+	own()
+	if said := strings.Join(s.trouble(l), "; "); !strings.Contains(said, "somebody else has said within a minute that it has 192.0.2.100 (02:00:00:00:00:09)") {
+		t.Errorf("when it answers again the node says %q", said)
+	}
+	s.now += time.Minute
+	l.forget(s.now, s.Timing)
+	if said := s.trouble(l); len(said)+len(l.strangers) > 0 {
+		t.Errorf("a minute later it says %q, and remembers %v", said, l.strangers)
 	}
 }
 

@@ -96,7 +96,7 @@ type elected struct {
 	err   error
 	stop  func()
 	// peers are the nodes that were heard there of late, by their Ethernet addresses, strangers who
-	// had an address last that is refused, and unable why the node cannot answer for one.
+	// had an address last that is refused, or of late, and unable why the node cannot answer for one.
 	peers     map[wire.MAC]peer
 	strangers map[netip.Addr]wire.MAC
 	unable    map[netip.Addr]string
@@ -156,9 +156,8 @@ func (l *elected) forget(now time.Duration, t election.Timing) {
 	}
 	l.named = l.named && now-l.namedAt < namesakeFor
 	maps.DeleteFunc(l.foreign, func(a netip.Addr, f sighting) bool { return now-f.at >= namesakeFor || !l.concerns(a) })
-	lost := func(a netip.Addr) bool { return !l.machine.Refuses(a) }
-	maps.DeleteFunc(l.strangers, func(a netip.Addr, _ wire.MAC) bool { return lost(a) })
-	maps.DeleteFunc(l.unable, func(a netip.Addr, _ string) bool { return lost(a) })
+	maps.DeleteFunc(l.strangers, func(a netip.Addr, _ wire.MAC) bool { return !l.machine.Refuses(a) && !l.machine.HasMet(now, a) })
+	maps.DeleteFunc(l.unable, func(a netip.Addr, _ string) bool { return !l.machine.Refuses(a) })
 }
 
 // lookAgain has the node ask again for addresses that a node had which is none of the cluster's, and which is not heard any
@@ -668,20 +667,22 @@ func (s *Server) trouble(l *elected) (words []string) {
 	if l.unsaid != nil && s.now-l.unsaidAt >= s.Timing.Silence && len(l.machine.Owned()) > 0 {
 		words = append(words, fmt.Sprintf("other nodes do not hear for which addresses this node answers, and may take them over: %v: see that the interface has an MTU of 576 at least, and that nothing on the node forbids such frames", l.unsaid))
 	}
-	var refused, both []string
+	var refused, met, both []string
 	unable := make(map[string][]string)
 	for _, a := range l.machine.Refused() {
 		if why, is := l.unable[a]; is {
 			unable[why] = append(unable[why], a.String())
 		} else if mac, is := l.strangers[a]; is {
-			who := mac.String()
-			if node, is := l.peer(s.now, mac, s.Timing); is {
-				who = node + ", " + who
-			} else if f, is := l.foreign[a]; is && f.mac == mac {
-				who = "a node of another cluster or a deleted one, " + who
-			}
-			refused = append(refused, fmt.Sprintf("%s (%s)", a, who))
+			refused = append(refused, fmt.Sprintf("%s (%s)", a, s.who(l, a, mac)))
 		}
+	}
+	for _, a := range l.machine.Met(s.now) {
+		if mac, is := l.strangers[a]; is {
+			met = append(met, fmt.Sprintf("%s (%s)", a, s.who(l, a, mac)))
+		}
+	}
+	if len(met) > 0 {
+		words = append(words, fmt.Sprintf("on the link of %s somebody else has said within a minute that it has %s, for which nodes answer: take the address from that machine, or out of the cluster", l.name, printable.Few(met, 0)))
 	}
 	if len(refused) > 0 {
 		words = append(words, fmt.Sprintf("on the link of %s somebody else has %s, and this node leaves it alone: take the address from that machine, or out of the cluster; where it is a node that answers for it, have the switches pass frames of EtherType %#04x", l.name, printable.Few(refused, 0), wire.EtherHeartbeat))
@@ -714,6 +715,17 @@ func (s *Server) trouble(l *elected) (words []string) {
 		words = append(words, fmt.Sprintf("on the link of %s %s: see that its switches pass all frames of EtherType %#04x, also those to groups, between all nodes", l.name, what, wire.EtherHeartbeat))
 	}
 	return words
+}
+
+// who says who has an address, as far as that is known.
+func (s *Server) who(l *elected, a netip.Addr, mac wire.MAC) string {
+	if node, is := l.peer(s.now, mac, s.Timing); is {
+		return node + ", " + mac.String()
+	}
+	if f, is := l.foreign[a]; is && f.mac == mac {
+		return "a node of another cluster or a deleted one, " + mac.String()
+	}
+	return mac.String()
 }
 
 // end tells others that the node does not answer any more.

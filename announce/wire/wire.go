@@ -92,6 +92,10 @@ type Claim struct {
 	Grade uint8
 }
 
+// Stranger is the grade in a claim of a node that leaves an address as somebody else on the link answers for it who is no
+// node. To nodes of former versions, which read no grade of what is left, it says that it is left.
+const Stranger = 254
+
 // Heartbeat is what a node says of addresses at a moment. It speaks of those alone that it
 // names: a node that has more of them than a frame has room for sends several.
 type Heartbeat struct {
