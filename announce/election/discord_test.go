@@ -162,6 +162,25 @@ func TestDiscordIsTold(t *testing.T) {
 	}
 }
 
+// TestWhoTakesAndLeavesIsNoWayAround has another one take an address and leave it again and again: the node waits longer
+// each time, as where it is silent.
+func TestWhoTakesAndLeavesIsNoWayAround(t *testing.T) {
+	m, a, now := alone(t)
+	for i := range 8 {
+		for end := now + 4*Default.Deaf; m.Owns(a) && now < end; now += step {
+			m.Hear(now, wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a, State: wire.Owns}}})
+		}
+		m.Hear(now, wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a, State: wire.Leaves}}})
+		left := now
+		for end := now + Default.Calm; !m.Owns(a) && now < end; now += step {
+			m.Tick(now)
+		}
+		if least := Default.Silence << max(i-1, 0); i > 0 && now-left < min(least, Default.Refused) || !m.Owns(a) {
+			t.Errorf("when it has lost it %d times it takes it again after %s", i+1, now-left)
+		}
+	}
+}
+
 func same(a, b Discord) bool {
 	return a.Node == b.Node && a.Deaf == b.Deaf && a.By == b.By && slices.Equal(a.Addresses, b.Addresses)
 }

@@ -283,11 +283,9 @@ func (m *Machine) wait(now time.Duration, s *seat, silence time.Duration) {
 			before++
 		}
 	}
-	if silence > 0 { // who says that it leaves is believed
-		silence += s.penalty(now, m.timing)
-	}
 	s.phase, s.probes = waiting, 0
-	s.due = now + silence + time.Duration(before)*m.timing.Skew
+	// Who says that it leaves is believed, but not to have the address come and go for ever.
+	s.due = now + silence + s.penalty(now, m.timing) + time.Duration(before)*m.timing.Skew
 }
 
 // better reports whether another node is to have an address rather than this one.
