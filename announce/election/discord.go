@@ -25,6 +25,9 @@ type discord struct {
 	// did last.
 	beside            string
 	besideSince, last time.Duration
+	// spared is how often nodes said on the link that they have the address, since sparedAt, and were left to heartbeats.
+	spared   int
+	sparedAt time.Duration
 	// lost is how often the node lost the address to another one as good, each time within Calm
 	// of the one before, of which the last was at lostAt.
 	lost   int
@@ -50,6 +53,23 @@ func (s *discord) goesOn(now time.Duration, node string, t Timing) bool {
 	}
 	s.beside = ""
 	return true
+}
+
+// mostSpared is how often within Calm nodes may say on the link that they have an address that the node owns, without a
+// heartbeat of theirs that says so: what they announce twice may come before that.
+const mostSpared = 4
+
+// spares takes note that another node says on the link that it has the address that this one owns, and reports whether
+// that is left to heartbeats: where they say so, too, or are still to be read.
+func (s *discord) spares(now time.Duration, node string, t Timing) bool {
+	if s.beside == node && now-s.last <= t.Silence {
+		return true
+	}
+	if now-s.sparedAt >= t.Calm {
+		s.spared, s.sparedAt = 0, now
+	}
+	s.spared++
+	return s.spared <= mostSpared
 }
 
 // mostLost is up to what losses of an address are counted: what is more changes nothing.

@@ -425,17 +425,17 @@ func (m *Machine) announced(s *seat) bool { return s.told == len(announcements) 
 const mostAnswered = 2
 
 // Conflict takes note that somebody says on the link, not by a heartbeat, that an address is
-// its own. peer says that it is a node that was heard of late: between nodes heartbeats decide.
-// An owner whose heartbeats do not arrive, as a switch drops them, is none, so that the address
-// has one owner there, too.
-func (m *Machine) Conflict(now time.Duration, a netip.Addr, peer bool) (d Do) {
+// its own. node is which node that is, by what was heard of late, "" for none: between nodes heartbeats decide.
+// One whose heartbeats do not speak of the address, as a switch drops them, its kernel has the address, or it is none
+// and says what nodes say, is no better than a stranger, so that the address has one owner there, too.
+func (m *Machine) Conflict(now time.Duration, a netip.Addr, node string) (d Do) {
 	m.wake(now)
 	s := m.seats[a]
 	if s == nil {
 		return d
 	}
 	switch {
-	case s.phase == probing && peer && s.answered < mostAnswered:
+	case s.phase == probing && node != "" && s.answered < mostAnswered:
 		s.answered++
 		m.wait(now, s, m.timing.Silence) // its heartbeat is still to be read
 	case s.phase == probing:
@@ -445,7 +445,7 @@ func (m *Machine) Conflict(now time.Duration, a netip.Addr, peer bool) (d Do) {
 		// Whoever says so may have taken it over while the node was still.
 		d.Withdraw = append(d.Withdraw, a)
 		m.wait(now, s, m.timing.Silence)
-	case peer:
+	case node != "" && s.spares(now, node, m.timing):
 	case s.hasDefended && now-s.defended < m.timing.Defend:
 		m.meet(now, a, s, &d)
 	default:

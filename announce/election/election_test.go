@@ -134,16 +134,26 @@ func (l *link) do(m *member, d Do) {
 	for _, a := range d.Probe {
 		for _, n := range l.nodes {
 			if n != m && n.side == m.side && n.machine != nil && n.answers[a] && n.still <= l.now && !n.machine.Doubts(l.now) && !l.mute {
-				l.do(m, m.machine.Conflict(l.now, a, !m.deaf[n.name]))
+				l.do(m, m.machine.Conflict(l.now, a, m.sees(n)))
 			}
 		}
 	}
 }
 
-// knows reports whether a node heard another one of late.
-func (m *member) knows(now time.Duration, other *member) bool {
-	at, heard := m.heard[other.name]
-	return heard && now-at <= Default.Calm
+// knows returns the name of another node, if that was heard of late.
+func (m *member) knows(now time.Duration, other *member) string {
+	if at, heard := m.heard[other.name]; !heard || now-at > Default.Calm {
+		return ""
+	}
+	return other.name
+}
+
+// sees returns the name of another node, if its heartbeats come.
+func (m *member) sees(other *member) string {
+	if m.deaf[other.name] {
+		return ""
+	}
+	return other.name
 }
 
 // run lets a time pass.
@@ -412,7 +422,7 @@ func TestAnOwnerInDoubt(t *testing.T) {
 // TestADoubterTellsNobody has a node that took an address over be still, and then hear that somebody has it: it stops,
 // without a word, and without telling the link of the address meanwhile.
 func TestADoubterTellsNobody(t *testing.T) {
-	for _, peer := range []bool{false, true} {
+	for _, peer := range []string{"", "node2"} {
 		m, a, now := alone(t)
 		if m.Doubts(now) {
 			t.Error("it doubts what it owns")
@@ -452,7 +462,7 @@ func TestAStrangerHasTheAddress(t *testing.T) {
 	for d := (Do{}); len(d.Probe) == 0; d = m.Tick(now) {
 		now += step
 	}
-	if d := m.Conflict(now, a, false); !slices.ContainsFunc(d.Say, func(c wire.Claim) bool { return c.State == wire.Leaves }) || !slices.Equal(m.Refused(), []netip.Addr{a}) {
+	if d := m.Conflict(now, a, ""); !slices.ContainsFunc(d.Say, func(c wire.Claim) bool { return c.State == wire.Leaves }) || !slices.Equal(m.Refused(), []netip.Addr{a}) {
 		t.Errorf("it does %+v, and refuses %v", d, m.Refused())
 	}
 	for end := now + Default.Refused - step; now < end; now += step {
@@ -483,7 +493,7 @@ func TestAStrangersAddressIsLeftAlone(t *testing.T) {
 		gone, next, left, met := l.now+pass, l.now, -Default.Refused, false
 		meet := func(n *member) {
 			owned := n.machine.Owns(a)
-			l.do(n, n.machine.Conflict(l.now, a, false))
+			l.do(n, n.machine.Conflict(l.now, a, ""))
 			if met = met || n.machine.Refuses(a); owned && n.machine.Refuses(a) {
 				left = l.now
 			}
@@ -531,8 +541,8 @@ func TestAStrangerIsRemembered(t *testing.T) {
 		"who keeps it, and leaves later": {Default.Defend + Default.Heartbeat, true, false},
 	} {
 		m, a, now := alone(t)
-		m.Conflict(now, a, false)
-		m.Conflict(now, a, false)
+		m.Conflict(now, a, "")
+		m.Conflict(now, a, "")
 		met := now
 		say := func(state wire.State) {
 			m.Hear(now, wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a, State: state}}})
@@ -597,20 +607,46 @@ func TestWhoIsToldOfAStranger(t *testing.T) {
 
 func TestAnOwnerDefendsOnce(t *testing.T) {
 	m, a, now := alone(t)
-	if d := m.Conflict(now, a, true); len(d.Announce)+len(d.Withdraw) > 0 {
+	if d := m.Conflict(now, a, "node2"); len(d.Announce)+len(d.Withdraw) > 0 {
 		t.Errorf("with a node it does %+v", d)
 	}
-	if d := m.Conflict(now, a, false); len(d.Announce) != 1 || len(d.Withdraw) > 0 {
+	if d := m.Conflict(now, a, ""); len(d.Announce) != 1 || len(d.Withdraw) > 0 {
 		t.Errorf("first it does %+v", d)
 	}
 	for end := now + Default.Defend; now < end; now += step {
 		m.Tick(now)
 	}
-	if d := m.Conflict(now, a, false); len(d.Announce) != 1 || len(d.Withdraw) > 0 {
+	if d := m.Conflict(now, a, ""); len(d.Announce) != 1 || len(d.Withdraw) > 0 {
 		t.Errorf("much later it does %+v", d)
 	}
-	if d := m.Conflict(now+Default.Defend/2, a, false); len(d.Announce) > 0 || len(d.Withdraw) != 1 {
+	if d := m.Conflict(now+Default.Defend/2, a, ""); len(d.Announce) > 0 || len(d.Withdraw) != 1 {
 		t.Errorf("soon after it does %+v", d)
+	}
+}
+
+// TestANodeThatIsAStranger has who is taken for a node say on the link that it has what another one owns. Without a
+// heartbeat about it, or with claims alone, it is soon as good as a stranger. Beside one that says it owns the
+// address, heartbeats decide, and soon.
+func TestANodeThatIsAStranger(t *testing.T) {
+	for state, says := range map[wire.State]string{wire.Leaves: "nothing", wire.Claims: "that it claims it", wire.Owns: "that it owns it"} {
+		m, a, now := alone(t)
+		began, met := now, time.Duration(0)
+		for ; m.Owns(a) && now < began+Default.Refused; now += 100 * time.Millisecond {
+			if state != wire.Leaves {
+				m.Hear(now, wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a, State: state, Grade: 255}}})
+			}
+			if m.Owns(a) {
+				m.Conflict(now, a, "node2")
+			}
+			if met == 0 && m.HasMet(now, a) {
+				met = now - began
+			}
+			m.Tick(now)
+		}
+		took := now - began
+		if took > Default.Deaf+time.Second || state == wire.Owns && (m.Refuses(a) || len(m.Discords(now)) != 1) || state != wire.Owns && (!m.Refuses(a) || met == 0 || met > time.Second) {
+			t.Errorf("one that says %s: it owns the address %s, has met a stranger behind %s, refuses %v and has discords %v", says, took, met, m.Refused(), m.Discords(now))
+		}
 	}
 }
 

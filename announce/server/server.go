@@ -136,7 +136,10 @@ const maxHeard = 4
 // more, or was still for a while, says nothing meanwhile, and is no stranger.
 func (l *elected) peer(now time.Duration, mac wire.MAC, t election.Timing) (node string, is bool) {
 	p, is := l.peers[mac]
-	return p.node, is && now-p.at <= t.Calm
+	if !is || now-p.at > t.Calm {
+		return "", false
+	}
+	return p.node, true
 }
 
 // down says that there is the interface, and that nothing is sent and heard by it.
@@ -429,9 +432,9 @@ func (s *Server) hear(e heard) {
 	switch {
 	case s.links[l.name] != l:
 	case e.Heartbeat == nil:
-		_, peer := l.peer(s.now, e.From, s.Timing)
+		node, _ := l.peer(s.now, e.From, s.Timing)
 		l.strangers[e.Conflict] = e.From
-		s.do(l, l.machine.Conflict(s.now, e.Conflict, peer))
+		s.do(l, l.machine.Conflict(s.now, e.Conflict, node))
 	case s.isForeign(e.Heartbeat):
 		s.hearForeign(l, e.From, e.Heartbeat.Claims)
 	case e.Heartbeat.Node == s.Node:
