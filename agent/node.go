@@ -75,6 +75,12 @@ func (s nodeState) equal(o nodeState) bool {
 		s.Announces == o.Announces && s.MTU == o.MTU && s.Capabilities == o.Capabilities && s.DataPlane == o.DataPlane && s.ServiceProxy == o.ServiceProxy && s.Plugins == o.Plugins && s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && s.Unloaded == o.Unloaded && slices.Equal(s.Problems, o.Problems)
 }
 
+// without returns the state with what another one says that others on the nodes' link can change all the time.
+func (s nodeState) without(news nodeState) nodeState {
+	s.Announces, s.Problems = news.Announces, news.Problems
+	return s
+}
+
 // equalText reports whether both say the same, or are both not known.
 func equalText(a, b *string) bool { return (a == nil) == (b == nil) && (a == nil || *a == *b) }
 
@@ -207,6 +213,38 @@ const (
 	contestedFrom = 8 * time.Second
 )
 
+// What others on the nodes' link do can change all the time for which addresses a node answers, and what it says is
+// wrong. newsBurst is how often that alone has the object be written, once in amendEvery at most, before it is written once
+// in newsEvery: others read each time what is written.
+const (
+	newsBurst = 8
+	newsEvery = 15 * time.Second
+)
+
+// linkPace says when the object may be written for such news.
+type linkPace struct {
+	// last is when it was written for that last, and spent when it will have been once in newsEvery, had it been written
+	// so since.
+	last, spent time.Time
+}
+
+// next is when the object may be written again for such news.
+func (p linkPace) next() time.Time {
+	next := p.last.Add(amendEvery)
+	if t := p.spent.Add(-(newsBurst - 1) * newsEvery); t.After(next) {
+		next = t
+	}
+	return next
+}
+
+// wrote takes note that the object is written for such news.
+func (p *linkPace) wrote(now time.Time) {
+	if p.last = now; p.spent.Before(now) {
+		p.spent = now
+	}
+	p.spent = p.spent.Add(newsEvery)
+}
+
 // contest is what others write on the Node object that is the agent's to say.
 type contest struct {
 	// pause is how long after the object was written last it is written again.
@@ -283,6 +321,7 @@ func (r *registrar) Run(ctx context.Context) {
 	// what others have done since.
 	var wrote, again time.Time
 	argued := contest{pause: amendEvery}
+	var paced linkPace
 	registered, failed, next := false, false, time.Now()
 	kind := *api.Node
 	kind.Only = registry.Key{Name: r.name}
@@ -310,21 +349,32 @@ func (r *registrar) Run(ctx context.Context) {
 		state := r.state()
 		due := !time.Now().Before(next)
 		news := failed || !state.equal(written)
-		if node := registry.GetAs[*corev1.Node](told, &kind, kind.Only); node != nil && !due && !news && r.describe(state, node.DeepCopy()) {
-			if again = wrote.Add(argued.pause); time.Now().Before(again) {
+		again = time.Time{}
+		restless := !due && !failed && news && state.without(written).equal(written)
+		if at := paced.next(); restless && time.Now().Before(at) {
+			// What others wrote meanwhile is looked at all the same.
+			news, again = false, at
+		}
+		if node := registry.GetAs[*corev1.Node](told, &kind, kind.Only); node != nil && !due && !news && r.describe(state.without(written), node.DeepCopy()) {
+			if answer := wrote.Add(argued.pause); time.Now().Before(answer) {
+				if again.IsZero() || answer.Before(again) {
+					again = answer
+				}
 				continue
 			}
 			due = true
 		}
-		again = time.Time{}
 		switch {
 		case len(state.Addresses) == 0 || !r.leased():
 			next = time.Now().Add(retryAfter)
 			continue
-		case !due && (failed || state.equal(written)):
+		case !due && (failed || !news):
 			continue // in its time
 		}
-		wrote = time.Now()
+		wrote, again = time.Now(), time.Time{}
+		if restless && news {
+			paced.wrote(wrote)
+		}
 		over, err := r.write(ctx, state, written, r.register && !registered)
 		known := registered && !failed // what it said when it was written last
 		if failed = err != nil; !failed && known {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -116,10 +117,11 @@ func TestFirstWord(t *testing.T) {
 type argument struct {
 	t   *testing.T
 	reg *flaky
-	// mtu is what the agent has to say besides, and said what it says of the argument.
-	mtu  atomic.Int64
-	said atomic.Value
-	kick func()
+	// mtu is what the agent has to say besides, announces for which address it answers, and said what it says of the
+	// argument.
+	mtu, announces atomic.Int64
+	said           atomic.Value
+	kick           func()
 }
 
 // haveArgument runs do beside an agent that keeps its Node.
@@ -132,7 +134,9 @@ func haveArgument(t *testing.T, do func(*argument)) {
 		a := &argument{t: t, reg: newFlaky()}
 		r := &registrar{registry: a.reg, name: "node1", register: true, kick: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler),
 			leased: func() bool { return true }, problem: func(string) {},
-			state:     func() nodeState { return nodeState{Addresses: addresses("172.30.0.11"), MTU: int(a.mtu.Load())} },
+			state: func() nodeState {
+				return nodeState{Addresses: addresses("172.30.0.11"), MTU: int(a.mtu.Load()), Announces: fmt.Sprint("192.0.2.", a.announces.Load())}
+			},
 			contested: func(message string) { a.said.Store(message) }}
 		a.kick = r.Kick
 		wg.Go(func() { r.Run(ctx) })
@@ -145,6 +149,35 @@ func (a *argument) news() {
 	a.mtu.Add(1)
 	a.kick()
 	synctest.Wait()
+}
+
+// read returns the Node.
+func (a *argument) read() *corev1.Node {
+	a.t.Helper()
+	synctest.Wait()
+	o, err := a.reg.Registry.Get(a.t.Context(), api.Node, registry.Key{Name: "node1"})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return o.(*corev1.Node)
+}
+
+// change has the node answer for another address each time, for a while, and returns how often the Node was written.
+func (a *argument) change(d, every time.Duration) (writes int) {
+	before := a.read().ResourceVersion
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(every) {
+		a.announces.Add(1)
+		a.kick()
+		if now := a.read().ResourceVersion; now != before {
+			writes, before = writes+1, now
+		}
+	}
+	return writes
+}
+
+// isWritten reports whether the Node says for which address the node answers.
+func (a *argument) isWritten() bool {
+	return a.read().Annotations[api.AnnouncesAnnotation] == fmt.Sprint("192.0.2.", a.announces.Load())
 }
 
 // write has the other write the condition, and reports whether the agent's was there.
@@ -214,6 +247,44 @@ func TestAnotherWritesTheSameCondition(t *testing.T) {
 		}
 		time.Sleep(3 * recheckEvery)
 		a.isOver()
+	})
+}
+
+// TestNewsOfTheLink has the addresses for which a node answers change all the time. It writes so at once, once in a second
+// at most for a while, and then ever less often. Other news is written at once, and an answer to others in its time.
+func TestNewsOfTheLink(t *testing.T) {
+	haveArgument(t, func(a *argument) {
+		a.read()
+		time.Sleep(10 * time.Minute)
+		if n := a.change(amendEvery, amendEvery); n != 1 || !a.isWritten() {
+			t.Errorf("the first change is written %d times", n)
+		}
+		if n := a.change(time.Minute, 100*time.Millisecond); n < newsBurst || n > newsBurst+5 {
+			t.Errorf("in a minute of changes it is written %d times", n)
+		}
+		if n := a.change(time.Hour, 100*time.Millisecond); n > int(time.Hour/newsEvery+time.Hour/recheckEvery) {
+			t.Errorf("in an hour of changes it is written %d times", n)
+		}
+		a.news()
+		if got := a.read().Annotations[api.MTUAnnotation]; got != fmt.Sprint(a.mtu.Load()) {
+			t.Errorf("amid changes other news is not written at once: MTU %s", got)
+		}
+		a.change(amendEvery, 100*time.Millisecond)
+		if a.isWritten() || !a.write() {
+			t.Error("amid changes the agent writes all of them, or others have written over its own")
+		}
+		time.Sleep(2 * amendEvery)
+		if !a.write() {
+			t.Error("amid changes others are not answered")
+		}
+		a.change(amendEvery, 100*time.Millisecond)
+		if time.Sleep(newsEvery); !a.isWritten() {
+			t.Error("the last change is not written")
+		}
+		time.Sleep(10 * time.Minute)
+		if n := a.change(amendEvery, amendEvery); n != 1 || !a.isWritten() {
+			t.Errorf("long after that a change is written %d times", n)
+		}
 	})
 }
 
