@@ -206,11 +206,16 @@ func pad(b []byte) []byte {
 	return b
 }
 
-// ReadHeartbeat reads a frame, and from which Ethernet address it came.
+// ReadHeartbeat reads a frame, and from which Ethernet address it came. What is not for all nodes is none: what one node
+// hears all are to hear, so that whose name it has sees that it is another's.
 func ReadHeartbeat(b []byte) (h Heartbeat, from MAC, err error) {
+	whole := b
 	from, b, err = open(b, EtherHeartbeat)
 	if err != nil {
 		return h, from, err
+	}
+	if to := MAC(whole); to != Group {
+		return h, from, fmt.Errorf("it is for %s, and heartbeats are for %s", to, Group)
 	}
 	if len(b) < fixed || string(b[:len(magic)]) != magic {
 		return h, from, errors.New("it is no heartbeat of Weft's")

@@ -143,6 +143,8 @@ func TestWhatIsRefused(t *testing.T) {
 		{nil, "no frame of EtherType"},
 		{change(12, 8), "no frame of EtherType"},
 		{change(6, 3), "is a group"},
+		{change(0, 2), "for 02:77:65:66:74:01"},
+		{append(bytes.Clone(Broadcast[:]), whole[6:]...), "for ff:ff:ff:ff:ff:ff"},
 		{change(14, 'W'), "no heartbeat of Weft's"},
 		{change(18, 3), "version 3"},
 		{change(18, 2), "name of its node"},
