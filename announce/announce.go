@@ -29,7 +29,7 @@ import (
 var Kinds = []*registry.Kind{api.AddressPoolKind, api.AddressGrantKind, api.VirtualAddressKind, api.Service, api.EndpointSlice, api.Node}
 
 // MaxAddresses is how many addresses a node is a candidate for at most.
-const MaxAddresses = 4096
+const MaxAddresses = api.MaxAnswered
 
 // MaxChecks is how many ports nodes try at most for VirtualAddresses.
 const MaxChecks = 64

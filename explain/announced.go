@@ -89,8 +89,11 @@ const untilHeard = ": either the agent of one has died, and another has taken ov
 // answered is who says to answer for addresses on the link.
 type answered struct {
 	by map[netip.Addr][]string
-	// unnamed is for how many addresses nodes answer that they do not name.
+	// unnamed is for how many addresses nodes answer that they do not name, and silent which nodes these are.
 	unnamed int
+	silent  []string
+	// wrong are the nodes that say what no agent writes, with what that is.
+	wrong []api.Problem
 	// refused are the VirtualAddresses of which nodes say that none may answer for them.
 	refused map[string]bool
 	// spoken are the words that may be addresses of what nodes say of themselves, as that somebody else has one.
@@ -104,13 +107,17 @@ func (c Cluster) answers() answered {
 		if c.Lost[node.Name] {
 			continue
 		}
-		addresses, _ := api.Announces(node)
-		slices.SortFunc(addresses, netip.Addr.Compare)
-		addresses = slices.Compact(addresses)
+		addresses, more := api.Announces(node)
 		for _, a := range addresses {
 			said.by[a] = append(said.by[a], node.Name)
 		}
-		said.unnamed += max(api.AnnouncedCount(node)-len(addresses), 0)
+		if said.unnamed += api.AnnouncedCount(node) - len(addresses); more {
+			said.silent = append(said.silent, node.Name)
+		}
+		if wrong := api.AnnouncesWrong(node); wrong != "" {
+			said.wrong = append(said.wrong, api.Problem{Kind: api.Node.Kind, Name: node.Name,
+				Message: "its annotation " + api.AnnouncesAnnotation + " is not what an agent writes, and is believed of the addresses that it names alone: " + wrong + ": see who writes it"})
+		}
 		for _, p := range api.NodeProblems(node) {
 			if p.Kind == api.VirtualAddressKind.Kind && strings.Contains(p.Message, announce.NobodyMay) {
 				said.refused[p.Name] = true
@@ -126,7 +133,8 @@ func (c Cluster) answers() answered {
 // announceProblems returns what is wrong with who answers for addresses on the link: those for
 // which several nodes do, and those for which none does. There is a line for each VirtualAddress,
 // and for all addresses of an AddressPool that lack the same. Where nodes answer for more addresses than
-// they name, those are told that no node may answer for, and how many others at least nobody does.
+// they name, those are told that no node may answer for, and how many others at least nobody does; all are told where
+// nodes say that they answer for more than there are.
 func (c Cluster) announceProblems() (all []api.Problem) {
 	said := c.answers()
 	of := make(map[netip.Addr]string)
@@ -144,10 +152,16 @@ func (c Cluster) announceProblems() (all []api.Problem) {
 		}
 	}
 	never, some, n := c.unanswered(said)
-	all, open, count = never, append(open, some...), count+n
+	all, open, count = append(said.wrong, never...), append(open, some...), count+n
 	switch {
 	case said.unnamed == 0:
 		all = append(all, open...)
+	case count < said.unnamed:
+		// So it is for a while where a node has died, too.
+		for _, p := range open {
+			p.Message += fmt.Sprintf("; or one does of those that do not name all of theirs (%s), which say that they answer for %d others, and there are %d", printable.Few(said.silent, 0), said.unnamed, count)
+			all = append(all, p)
+		}
 	case count > said.unnamed:
 		all = append(all, api.Problem{Name: "addresses", Message: fmt.Sprintf(
 			"of %d addresses that nodes are to answer for on the link and that no Node names, nodes answer for %d, and so for %d nobody does: see weft service of Services that are not reached", count, said.unnamed, count-said.unnamed)})

@@ -119,12 +119,30 @@ func TestAnnounceProblems(t *testing.T) {
 		}
 	}
 	both := "addresses: 192.0.2.1, 192.0.2.2 are each answered for on the link by node1, node2"
+	var many []netip.Addr
+	for i := range api.MaxAnnounced {
+		many = append(many, netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}))
+	}
+	named := api.AnnouncesText(many)
 	silent := "virtualaddress silent: no node says that it answers for 192.0.2.9 on the link"
 	said(silent, both)
 	// One that does not name all that it answers for may answer for that, too.
-	objects[api.Node] = append(objects[api.Node], node("node4", "192.0.2.4,+1"))
+	objects[api.Node] = append(objects[api.Node], node("node4", named+",+1"))
 	c.Objects = registry.NewSnapshot(objects)
 	said(both)
+	// Where such nodes answer for more than there are, it is told all the same, and so it is where one says what no
+	// agent does.
+	objects[api.Node][3] = node("node4", named+",+2")
+	c.Objects = registry.NewSnapshot(objects)
+	said(silent, both)
+	if text := fmt.Sprint(c.AddressProblems()); !strings.Contains(text, "; or one does of those that do not name all of theirs (node4), which say that they answer for 2 others, and there are 1") {
+		t.Errorf("it is said %s", text)
+	}
+	objects[api.Node][3] = node("node4", "192.0.2.4,+60000")
+	c.Objects = registry.NewSnapshot(objects)
+	said(`node node4: its annotation weft.network/announces is not what an agent writes, and is believed of the addresses that it names alone: `+
+		`it says that it answers for "+60000" addresses beside 1 that it names, and a node has 4096 at most`, silent, both)
+	objects[api.Node][3] = node("node4", named+",+1")
 	// Where not all can be among those, it is told how many are not.
 	objects[api.VirtualAddressKind] = append(objects[api.VirtualAddressKind], virtual("second", "192.0.2.10"), virtual("third", "192.0.2.11"))
 	c.Objects = registry.NewSnapshot(objects)
