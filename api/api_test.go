@@ -256,6 +256,17 @@ spec: {dnsConfig: {}}
 		{api.Pod, `
 apiVersion: v1
 kind: Pod
+metadata: {name: written, namespace: shop}
+spec: {dnsConfig: {options: [{name: "rotate ndots:1"}]}}
+`, `
+apiVersion: v1
+kind: Pod
+metadata: {name: written, namespace: shop}
+spec: {dnsConfig: {}}
+`},
+		{api.Pod, `
+apiVersion: v1
+kind: Pod
 metadata: {name: searches, namespace: shop}
 spec: {dnsConfig: {searches: [corp.example]}}
 `, `

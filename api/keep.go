@@ -2,6 +2,7 @@ package api
 
 import (
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -59,8 +60,11 @@ func keepPod(p *corev1.Pod) {
 	p.Status = corev1.PodStatus{Phase: status.Phase, PodIP: status.PodIP, PodIPs: status.PodIPs, StartTime: status.StartTime}
 }
 
-// isDots reports whether an option says which names are looked for in which order; see resolv.conf(5).
-func isDots(o corev1.PodDNSConfigOption) bool { return o.Name == "ndots" }
+// isDots reports whether an option says which names are looked for in which order; see resolv.conf(5). The kubelet
+// writes a name and its value with a colon between them, and a name that has both as it is; a line has what spaces part.
+func isDots(o corev1.PodDNSConfigOption) bool {
+	return slices.ContainsFunc(strings.Fields(o.Name), func(name string) bool { return name == "ndots" || strings.HasPrefix(name, "ndots:") })
+}
 
 // keepEndpointSlice lets go of which objects endpoints are.
 func keepEndpointSlice(s *discoveryv1.EndpointSlice) {
