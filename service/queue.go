@@ -260,10 +260,23 @@ func (c *Compiler) costOfRules(rules []rule) (cost int) {
 	return cost
 }
 
-// need takes note of which rules a Service needs that is compiled otherwise, or no more.
+// need takes note of which rules a Service needs that is compiled otherwise, or no more, and has contended for
+// what it claims. Who has no address of a family needs none for how long its clients there are remembered, or others
+// could have such rules come without paying for them.
 func (c *Compiler) need(before, now *compiled) {
 	if c.rules == nil {
 		c.rules = make(map[rule]int)
+	}
+	if now.service != nil {
+		has := make(map[plan.Family]bool)
+		if now.affinity > 0 {
+			for _, is := range now.claims {
+				if all := c.claims[is.key]; all[0] == is {
+					has[plan.FamilyOf(is.key.Address)] = true
+				}
+			}
+		}
+		now.rules = slices.DeleteFunc(rulesFor(now.service, c.sizes[now.key]), func(r rule) bool { return r.lasts > 0 && !has[r.family] })
 	}
 	for _, r := range now.rules {
 		c.rules[r]++

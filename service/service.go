@@ -236,7 +236,6 @@ func (c *Compiler) replace(key registry.Key, room, removals *int) (whole bool) {
 	found := s != nil
 	if found {
 		now = compile(s, behind, c.spaces[key.Namespace].over[key], c.granted(s), c.standings(s), c.node, &made)
-		now.rules = rulesFor(s, c.sizes[key])
 	}
 	if key == APIServer && !c.node.grants && len(behind) > 0 {
 		// Also where the Service is not there, or another program's.
@@ -258,7 +257,6 @@ func (c *Compiler) replace(key registry.Key, room, removals *int) (whole bool) {
 			c.troubled[key] = true
 		}
 	}
-	c.need(before, now)
 	if whole = true; room == nil {
 		c.edits.backends = instead(c.edits.backends, before.backends, made.backends)
 		now.backends = keysOf(made.backends)
@@ -266,6 +264,7 @@ func (c *Compiler) replace(key registry.Key, room, removals *int) (whole bool) {
 		whole = c.within(before, now, behind, made.backends, room, removals)
 	}
 	c.contend(before, now)
+	c.need(before, now)
 	if now.held {
 		now.sources = c.admit(s, before.sources, made.sources)
 		before.claims, before.backends, before.sources = nil, nil, nil // claims keep the rest of it
