@@ -217,8 +217,8 @@ const (
 // wrong. newsBurst is how often that alone has the object be written, once in amendEvery at most, before it is written once
 // in newsEvery: others read each time what is written.
 const (
-	newsBurst = 8
-	newsEvery = 15 * time.Second
+	newsBurst = 30
+	newsEvery = 3 * time.Second
 )
 
 // linkPace says when the object may be written for such news.

@@ -259,7 +259,7 @@ func TestNewsOfTheLink(t *testing.T) {
 		if n := a.change(amendEvery, amendEvery); n != 1 || !a.isWritten() {
 			t.Errorf("the first change is written %d times", n)
 		}
-		if n := a.change(time.Minute, 100*time.Millisecond); n < newsBurst || n > newsBurst+5 {
+		if n := a.change(time.Minute, 100*time.Millisecond); n < newsBurst || n > newsBurst+int(time.Minute/newsEvery)+1 {
 			t.Errorf("in a minute of changes it is written %d times", n)
 		}
 		if n := a.change(time.Hour, 100*time.Millisecond); n > int(time.Hour/newsEvery+time.Hour/recheckEvery) {
