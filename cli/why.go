@@ -56,8 +56,8 @@ is known.
 
 With --live the agent of the source's node sends a real packet from the pod's
 network namespace, or from the node: for TCP it connects, and resets what is
-accepted at once; for UDP it sends an empty datagram, for ICMP an echo request. The
-agents of all nodes on the way tell what their kernels do with it, for as long as
+accepted at once; for UDP it sends an empty datagram, or at port 53 one that says that
+it is an answer, for ICMP an echo request. The agents of all nodes on the way tell what their kernels do with it, for as long as
 that takes, some seconds and a minute at most, and leave nothing behind. It takes
 the rights of weft drops, and is for Kubernetes and labs: on plain hosts no agent can be
 asked from here. DST is a pod, a node or an address then, and no Service, as that is translated

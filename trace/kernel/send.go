@@ -203,7 +203,7 @@ func (p *Probe) send() error {
 	case plan.TCP:
 		return nil
 	case plan.UDP:
-		return unix.Send(p.socket, nil, 0)
+		return unix.Send(p.socket, datagram(p.watch.Port), 0)
 	}
 	// RFC 792 and RFC 4443, section 4.1: type, code, checksum, identifier,
 	// sequence number. The kernel fills in the checksum of ICMPv6.
@@ -212,6 +212,16 @@ func (p *Probe) send() error {
 		binary.BigEndian.PutUint16(b[2:], checksum(b))
 	}
 	return unix.Send(p.socket, b, 0)
+}
+
+// datagram is what a datagram to a port says: nothing, and where names are asked for as much as the shortest question
+// has, as what is shorter may be dropped for that alone. It says that it is an answer (RFC 1035, section 4.1.1, QR), which
+// no name server answers.
+func datagram(port uint16) []byte {
+	if port != 53 {
+		return nil
+	}
+	return []byte{2: 1 << 7, 12 + 5 - 1: 0}
 }
 
 // checksum is that of RFC 1071 of an even number of bytes.
