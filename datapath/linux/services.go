@@ -81,8 +81,10 @@ const (
 	selvesPrefix    = "selves"    // a backend's address, twice, and its port
 )
 
-// The chains to which those of draws lead where not all could be done: of each side and family.
+// The chains to which those of draws lead, of each side and family: those of the unusual ones, and last where not all
+// could be done.
 const (
+	drawnChain        = "drawn"
 	rememberedChain   = "remembered"
 	guardedChain      = "guarded"
 	unrememberedChain = "unremembered"
@@ -190,19 +192,15 @@ type way struct {
 	is4      bool
 }
 
-// name is that of the chain that gives connections the backend of the slot that was drawn.
+// name is that of the chain that gives connections the backend of the slot that was drawn, or the one that their clients had.
 func (w way) name() string {
-	what := "drawn"
-	if w.remember > 0 {
-		what += fmt.Sprintf("-for-%d", w.remember/time.Second)
-	}
-	return sideOf(what, w.side, w.is4)
+	return sideOf(fmt.Sprintf("%s-for-%d", drawnChain, w.remember/time.Second), w.side, w.is4)
 }
 
 // durationIn are the bits of a kind by which ways finds the chain.
 const durationIn = ^uint32(1<<kindBits - 1)
 
-// elements are by which ways finds the chain, where clients are remembered.
+// elements are by which ways finds the chain.
 func (w way) elements(put putElement) {
 	put(sideOf(waysPrefix, w.side, w.is4), nft.Element{Key: word(uint32(w.remember/time.Second) << kindBits)}, nft.Value{Verdict: nft.GoTo(w.name())})
 }
@@ -436,14 +434,14 @@ func (d draw) chain() *nft.Chain {
 	c := &nft.Chain{}
 	number := &expr.Numgen{Register: registerBehind, Modulus: d.slots, Type: unix.NFT_NG_RANDOM}
 	if !d.isUsual() {
-		next := sideOf(rememberedChain, d.side, d.is4)
-		if !d.remembers {
-			next = way{side: d.side, is4: d.is4}.name()
+		next := drawnChain
+		if d.remembers {
+			next = rememberedChain
 		}
 		if d.guards {
 			c.Add("who it is not for goes no further", nft.Jump(sideOf(guardedChain, d.side, d.is4)))
 		}
-		c.Add("a slot", []expr.Any{number}, setDrawn(registerBehind, 0), nft.Decide(nft.GoTo(next)))
+		c.Add("a slot", []expr.Any{number}, setDrawn(registerBehind, 0), nft.Decide(nft.GoTo(sideOf(next, d.side, d.is4))))
 		return c
 	}
 	if d.guards {
@@ -460,7 +458,7 @@ func leaveOthers(c *nft.Chain, side plan.Scope, is4 bool) {
 	c.Add("it is for others, as they will be told", isForOthers(side, is4), nft.Decide(nft.Accept))
 }
 
-// chain returns that of a way, to which a slot has been drawn, where clients are remembered. It asks maps that have most
+// chain returns that of a way, to which a slot has been drawn. It asks maps that have most
 // of what there is of Services, so that the kernel goes through all of that when the chain comes.
 func (w way) chain() *nft.Chain {
 	c := &nft.Chain{}
@@ -498,7 +496,7 @@ func (r *ruleset) draws() {
 		for _, is4 := range interval.Families {
 			leaveOthers(r.Chain(sideOf(guardedChain, side, is4)), side, is4)
 
-			c := r.Chain(way{side: side, is4: is4}.name())
+			c := r.Chain(sideOf(drawnChain, side, is4))
 			c.Add("the backend of the slot", slotOf(side, is4, drawnSlot()), behindSet(is4), countGiven(side, is4), setServed(), translate(is4))
 			c.Add("nothing more can be counted", nft.Decide(nft.GoTo(sideOf(uncountedChain, side, is4))))
 
