@@ -116,11 +116,14 @@ func (r *Removal) cleanNodes(ctx context.Context) error {
 	} else if err := r.forceCleaner(ctx); err != nil {
 		return err
 	}
+	if r.Force {
+		return r.work().Await(ctx)
+	}
 	down, err := r.down(ctx)
 	if err != nil {
 		return err
 	}
-	if err = r.work().Await(ctx); err != nil && len(down) > 0 && !r.Force {
+	if err = r.work().Await(ctx); err != nil && len(down) > 0 {
 		return fmt.Errorf("%w; --force leaves out nodes of whose kubelets nothing is heard: %s", err, named(down))
 	}
 	return err
