@@ -20,9 +20,9 @@ import (
 )
 
 func TestMachinesShareNoAddress(t *testing.T) {
-	seen := map[netip.Addr]string{Outside: switchName, Outside6: switchName}
+	seen := make(map[netip.Addr]string)
 	macs := make(map[string]string)
-	var machines []machine
+	machines := []machine{switchMachine}
 	for i := range MaxControllers {
 		machines = append(machines, controllerMachine(i+1))
 	}

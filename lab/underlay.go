@@ -32,6 +32,9 @@ const (
 	bridgeName = "br0"
 )
 
+// switchMachine is the world outside: Outside and Outside6 are its addresses.
+var switchMachine = machine{switchName, 1}
+
 // machine is a namespace on the underlay.
 type machine struct {
 	name string
@@ -69,6 +72,9 @@ func (l *Lab) makeSwitch() error {
 	return netns.Netlink(l.dir.network(switchName), func(h *netlink.Handle, _ vnetns.NsHandle) error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU = bridgeName, l.options.MTU
+		// A bridge that was given no address takes the lowest one of its ports, and another when these come and go.
+		// Nodes would go on sending to the old one, for up to a minute.
+		attrs.HardwareAddr = switchMachine.mac()
 		if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 			return fmt.Errorf("make the switch's bridge: %w", err)
 		}
