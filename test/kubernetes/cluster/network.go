@@ -70,11 +70,19 @@ func (c Config) makeSwitch() error {
 	return netns.Netlink(path, func(h *netlink.Handle, _ vnetns.NsHandle) error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU = bridgeName, c.MTU
+		// A bridge that was given no address takes the lowest one of its ports, and another when these come and go.
+		attrs.HardwareAddr = mac(switchNumber)
 		if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 			return fmt.Errorf("make the switch's bridge: %w", err)
 		}
 		return errors.Join(configure(h, bridgeName, c.addresses(switchNumber), nil), c.makeOutside(h))
 	})
+}
+
+// mac is the address on the link of the machine with a number. It stays when the machine boots again, as that of a
+// network card does: others remember it.
+func mac(number int) net.HardwareAddr {
+	return net.HardwareAddr{0x02, 0x77, 0x65, 0x66, 0x6b, byte(number)}
 }
 
 // forward has the kernel hand on packets, in the thread's network namespace.
@@ -133,9 +141,7 @@ func (c Config) plugIn(n Node) error {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name, attrs.MTU, attrs.MasterIndex = n.Name, c.MTU, bridge.Attrs().Index
 			port := &netlink.Veth{LinkAttrs: attrs, PeerName: uplink, PeerMTU: uint32(c.MTU),
-				// That of a network card, which stays when the node boots again.
-				PeerHardwareAddr: net.HardwareAddr{0x02, 0x77, 0x65, 0x66, 0x6b, byte(n.number)},
-				PeerNamespace:    netlink.NsFd(ns)}
+				PeerHardwareAddr: mac(n.number), PeerNamespace: netlink.NsFd(ns)}
 			if err := sw.LinkAdd(port); err != nil {
 				return fmt.Errorf("make the port of %s: %w", n.Name, err)
 			}
