@@ -183,7 +183,13 @@ func (r *Removal) Run(ctx context.Context) error {
 	if err := r.cleanNodeObjects(ctx); err != nil {
 		return err
 	}
-	// Pods of a node that is down end once it is back, and the namespace with them.
+	// Pods of a node that is down end once it is back, and the namespace with them. A run before this one may have
+	// left it out already.
+	if r.Force {
+		if r.left, err = r.down(ctx); err != nil {
+			return err
+		}
+	}
 	if len(r.left) == 0 {
 		if err := r.awaitGone(ctx, namespaces, "", r.Namespace, list); err != nil {
 			return err
@@ -194,8 +200,8 @@ func (r *Removal) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	if len(r.left) > 0 {
-		r.progress("nodes that were left out, as nothing is heard of their kubelets: %s: Weft's pods there, and with them namespace %s, go once the Node is back or deleted; what is in a kernel that goes on meanwhile goes when the node boots",
+	if len(r.left) > 0 && len(list) > 0 {
+		r.progress("nodes that were left out, as nothing is heard of their kubelets: %s: Weft's pods there, and with them namespace %s, go once the Node is back or deleted; what is in a kernel that goes on meanwhile goes when the node boots; on their disks stay 10-weft.conflist in /etc/cni/net.d and weft-cni in /opt/cni/bin, or where the chart was told: delete both there, or no pod starts",
 			named(r.left), r.Namespace)
 	}
 	for _, d := range has.ended {
