@@ -96,23 +96,14 @@ func Run(ctx context.Context, r registry.Registry, log *slog.Logger, metrics pro
 			if err := cache.WaitSynced(ctx); err != nil {
 				return err
 			}
-			beaten, turn := backoff, turns{}
+			turn := turns{beaten: backoff}
 			return retry.Loop{Changed: changes, Pause: pause, AfterError: backoff.First, Backoff: backoff, Told: failed(log, part)}.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 				began := time.Now()
 				calls := round(cache.Snapshot())
 				rest := 4 * time.Since(began)
-				done, err := carryOut(ctx, r, turn.each(calls, max(roundTime, rest)))
-				// Where all was changed meanwhile, that may be what these rounds themselves do.
-				if err == nil && done == 0 && len(calls) > 0 {
-					rest = max(rest, beaten.Next())
-				} else {
-					beaten.Reset()
-				}
+				err := carryOut(ctx, r, turn.each(calls, max(roundTime, rest)))
 				retry.Sleep(ctx, rest)
-				if turn.left() {
-					return roundTime, err
-				}
-				return 0, err
+				return turn.again(), err
 			})
 		})
 	}
@@ -320,24 +311,26 @@ func (d decision) calls() (calls []call) {
 	return calls
 }
 
-// carryOut does calls one after the other, and returns how many it has done. What somebody else
-// did meanwhile is no error: what is left is decided again.
-func carryOut(ctx context.Context, r registry.Registry, calls iter.Seq[call]) (done int, err error) {
+// carryOut does calls one after the other. What somebody else did meanwhile is no error: what is left is decided again.
+func carryOut(ctx context.Context, r registry.Registry, calls iter.Seq[call]) error {
 	var failed []error
 	for c := range calls {
 		within, cancel := context.WithTimeout(ctx, callTimeout)
 		err := c.Do(within, r)
 		cancel()
-		if err == nil {
-			done++
-		} else if !errors.Is(err, registry.ErrConflict) && !errors.Is(err, registry.ErrNotFound) && !errors.Is(err, registry.ErrExists) {
+		if err != nil && !overtaken(err) {
 			failed = append(failed, err)
 		}
 		if ctx.Err() != nil || errors.Is(err, registry.ErrUnavailable) {
 			break
 		}
 	}
-	return done, errors.Join(failed...)
+	return errors.Join(failed...)
+}
+
+// overtaken reports whether a call failed by what somebody else did meanwhile.
+func overtaken(err error) bool {
+	return errors.Is(err, registry.ErrConflict) || errors.Is(err, registry.ErrNotFound) || errors.Is(err, registry.ErrExists)
 }
 
 // create makes what was not there when that was decided. Where it is there by now, it must be

@@ -84,7 +84,7 @@ func act(servicesFirst bool) func(*explore.Calls, struct{}) struct{} {
 		for _, k := range append(order, api.ClusterConfigKind) {
 			seen[k] = c.Look(k)[k]
 		}
-		_, _ = carryOut(context.Background(), c.Registry(), slices.Values(decide(seen).calls())) // what failed is decided again
+		_ = carryOut(context.Background(), c.Registry(), slices.Values(decide(seen).calls())) // what failed is decided again
 		return struct{}{}
 	}
 }
@@ -225,7 +225,7 @@ func isSaid(svc *corev1.Service, words string) bool {
 func settle(s *explore.Store) error {
 	for range 10 {
 		before := s.Version()
-		if _, err := carryOut(context.Background(), s.Registry(), slices.Values(decide(s.Snapshot(api.Service, service.GrantKind, api.ClusterConfigKind)).calls())); err != nil {
+		if err := carryOut(context.Background(), s.Registry(), slices.Values(decide(s.Snapshot(api.Service, service.GrantKind, api.ClusterConfigKind)).calls())); err != nil {
 			return err
 		}
 		if s.Version() == before {

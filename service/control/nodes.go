@@ -74,8 +74,7 @@ func (w *watch) look(ctx context.Context, r registry.Registry, objects registry.
 	for _, m := range w.decide(objects, held, time.Now()) {
 		calls = append(calls, call{Do: m.write})
 	}
-	_, err = carryOut(ctx, r, slices.Values(calls))
-	return err
+	return carryOut(ctx, r, slices.Values(calls))
 }
 
 // decide says which Nodes are to say something else, where held are the leases that somebody holds. Of a node that no

@@ -72,7 +72,7 @@ func settleAll(t *testing.T, s *explore.Store) {
 	t.Helper()
 	for range 10 {
 		before := s.Version()
-		if _, err := carryOut(context.Background(), s.Registry(), new(turns).each(decide(s.Snapshot(kinds...)).calls(), time.Hour)); err != nil {
+		if err := carryOut(context.Background(), s.Registry(), new(turns).each(decide(s.Snapshot(kinds...)).calls(), time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		if s.Version() == before {

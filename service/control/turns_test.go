@@ -69,6 +69,14 @@ func TestNamespacesTakeTurns(t *testing.T) {
 			[]string{"a1! a2! a3 a4 b1 |3", "a1! a2! a3 a4 |2", "a1! a2! |2"},
 			[]string{"a1! b1 a2!", "a3 a4", "a1! a2!"},
 		},
+		"what fails keeps nothing else from being done, however much it is": {
+			[]string{"a1! a2! a3! a4! a5 |1", "a1! a2! a3! a4! a5 |1", "a1! a2! a3! a4! a5 |2", "a1! a2! a3! a4! a5 |1", "a1! a2! a3! a4! |2"},
+			[]string{"a1!", "a2!", "a3! a4!", "a5", "a1! a2!"},
+		},
+		"who has no turn goes on where it was": {
+			[]string{"a1! a2! b1 |1", "a1! a2! b1 b2 |1", "a1! a2! b2 |1"},
+			[]string{"a1!", "b1", "a2!"},
+		},
 		"who does not wait any more is passed over": {[]string{"a1 b1 c1 |1", "c1 a2"}, []string{"a1", "c1 a2"}},
 	} {
 		if done := rounds(c.rounds...); fmt.Sprint(done) != fmt.Sprint(c.done) {
@@ -88,8 +96,8 @@ func TestARoundEnds(t *testing.T) {
 				time.Sleep(300 * time.Millisecond)
 				done++
 			}
-			if calls = calls[done:]; done != expected || turn.left() != (len(calls) > 0) {
-				t.Errorf("%d are done, not %d, and it says that something is left: %v", done, expected, turn.left())
+			if calls = calls[done:]; done != expected || (turn.again() > 0) != (len(calls) > 0) {
+				t.Errorf("%d are done, not %d, and the next round is to be behind %v", done, expected, turn.again())
 			}
 		}
 	})
