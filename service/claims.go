@@ -10,6 +10,7 @@ import (
 
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/registry"
 )
 
 // rank says which of several Services gets an address and port that all of them claim: the
@@ -189,25 +190,91 @@ func (c *Compiler) settle(key plan.ServiceKey, all contest) {
 }
 
 // give gives the addresses and ports of which something changed to the first of those who claim
-// them. Several Services may have changed of one.
-func (c *Compiler) give() {
+// them. Several Services may have changed of one. Where that takes rules in data planes that are not there, it is for
+// who gets it to pay: of one Service the room is given, and of others, who
+// get what it does not claim any more, it is that of their namespaces. Where that does not suffice it is
+// owed to the Service, which has what it had there until then. It reports whether nothing is owed to the one.
+func (c *Compiler) give(payer registry.Key, rules *int) (whole bool) {
+	whole = true
 	slices.SortFunc(c.settled, plan.ServiceKey.Compare)
 	edits := make([]plan.Edit[plan.ServiceKey, plan.Service], 0, len(c.settled))
 	for _, key := range slices.Compact(c.settled) {
 		var sides []side
 		if all := c.claims[key]; len(all) > 0 {
-			sides = all.first().sides()
+			first := all.first()
+			if sides = first.sides(); !c.pay(first, sides, payer, rules) {
+				if first.by.key == payer {
+					whole = false
+				} else {
+					c.queue.add(first.by.key)
+				}
+				if c.mayStay(first, sides) {
+					continue
+				}
+				sides = nil
+			}
 		}
-		for _, key.From = range []plan.Scope{plan.Anywhere, plan.Inside, plan.Outside} {
-			if i := slices.IndexFunc(sides, func(s side) bool { return s.from == key.From }); i >= 0 {
+		for _, key.From = range scopes {
+			was, there := c.tables.Services.Get(key)
+			switch i := slices.IndexFunc(sides, func(s side) bool { return s.from == key.From }); {
+			case i >= 0 && there && was == sides[i].is:
+				continue
+			case i >= 0:
 				edits = append(edits, plan.Edit[plan.ServiceKey, plan.Service]{Key: key, Value: sides[i].is})
-			} else if _, there := c.tables.Services.Get(key); there {
+				c.counts.frontend(key, sides[i].is, 1)
+			case there:
 				edits = append(edits, plan.Edit[plan.ServiceKey, plan.Service]{Key: key, Gone: true})
+			}
+			if there {
+				c.counts.frontend(key, was, -1)
 			}
 		}
 	}
 	c.tables.Services = c.tables.Services.With(edits)
 	c.settled = nil
+	return whole
+}
+
+// scopes are the sides for which a frontend may be, first that it is for each.
+var scopes = []plan.Scope{plan.Anywhere, plan.Inside, plan.Outside}
+
+// pay has the rules be paid for that come with what a claim makes of its address and port, and reports whether there is room.
+func (c *Compiler) pay(first *claim, sides []side, payer registry.Key, room *int) bool {
+	of := first.by.key
+	if c.rooms == nil || of == APIServer { // which is no tenant's
+		return true
+	}
+	rules := c.missing(first.key, sides, nil)
+	if len(rules) == 0 {
+		return true
+	}
+	price := c.priceOf(rules)
+	if of == payer {
+		if !suffices(*room, price) {
+			return false
+		}
+		*room -= price
+		return true
+	}
+	r := c.roomOf(of.Namespace)
+	if c.resting[of.Namespace] || !suffices(r.rules, price) {
+		return false
+	}
+	r.rules, r.changes = r.rules-price, r.changes-price
+	return true
+}
+
+// mayStay reports whether what there is at an address and port may stay until there is room for what is to be: it is the same Service's,
+// and for no more clients.
+func (c *Compiler) mayStay(first *claim, sides []side) bool {
+	key := first.key
+	guards := slices.ContainsFunc(sides, func(s side) bool { return s.is.Sources != "" })
+	for _, key.From = range scopes {
+		if was, there := c.tables.Services.Get(key); there && (was.Origin != first.by.origin || guards && was.Sources == "") {
+			return false
+		}
+	}
+	return true
 }
 
 // maxLost is how many problems there are of what a Service claims and has not got.

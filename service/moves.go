@@ -1,6 +1,8 @@
 package service
 
 import (
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -120,15 +122,16 @@ func (c *Compiler) lacking(made []plan.Edit[plan.BackendKey, plan.Backend], room
 	return all, sets
 }
 
-// hold has those claims of a Service be as they were that would name a set for which there is not
+// hold has those claims of a Service be as they were that would name another set for which, or for whose rules, there is not
 // room enough, and returns the sets that they name, and what becomes of backends. It does so only
 // where these sets have somebody who gets connections, and where what a claim says is still due.
-func (c *Compiler) hold(before, now *compiled, behind []*slice, made []plan.Edit[plan.BackendKey, plan.Backend], room int) (held map[string]bool, o olders) {
+func (c *Compiler) hold(before, now *compiled, behind []*slice, made []plan.Edit[plan.BackendKey, plan.Backend], room, rules int) (held map[string]bool, o olders) {
 	if len(before.claims) == 0 {
 		return nil, o
 	}
 	_, lacks := c.lacking(made, room)
-	if len(lacks) == 0 {
+	unpaid := c.unpaid(before, now, made, rules)
+	if len(lacks) == 0 && len(unpaid) == 0 {
 		return nil, o
 	}
 	o = c.oldersOf(before, behind)
@@ -150,22 +153,68 @@ func (c *Compiler) hold(before, now *compiled, behind []*slice, made []plan.Edit
 		}
 	}
 	held = make(map[string]bool)
-	left := before.claims
-	for i, is := range now.claims {
-		for len(left) > 0 && left[0].key.Compare(is.key) < 0 {
-			left = left[1:]
-		}
-		if len(left) == 0 || left[0].key != is.key || !is.keeps(left[0]) {
-			continue
-		}
-		was := left[0].sets()
-		moves := slices.ContainsFunc(is.sets(), func(set string) bool { return lacks[set] && !slices.Contains(was, set) })
-		if moves && slices.ContainsFunc(was, func(set string) bool { return has[set] }) {
-			now.claims[i] = left[0]
+	for i, older := range now.kept(before) {
+		is, was := now.claims[i], older.sets()
+		waits := unpaid[is] || slices.ContainsFunc(is.sets(), func(set string) bool { return lacks[set] && !slices.Contains(was, set) })
+		if waits && slices.ContainsFunc(was, func(set string) bool { return has[set] }) {
+			now.claims[i] = older
 			for _, set := range was {
 				held[set] = true
 			}
 		}
 	}
 	return held, o
+}
+
+// kept yields the older claims of which what they say is still due, and the number of the one that there is now.
+func (c *compiled) kept(before *compiled) iter.Seq2[int, *claim] {
+	return func(yield func(int, *claim) bool) {
+		left := before.claims
+		for i, is := range c.claims {
+			for len(left) > 0 && left[0].key.Compare(is.key) < 0 {
+				left = left[1:]
+			}
+			if len(left) > 0 && left[0].key == is.key && is.keeps(left[0]) && !yield(i, left[0]) {
+				return
+			}
+		}
+	}
+}
+
+// unpaid returns those claims that would come to name another set than older ones, and for the rules of which
+// there is not room enough.
+func (c *Compiler) unpaid(before, now *compiled, made []plan.Edit[plan.BackendKey, plan.Backend], room int) (all map[*claim]bool) {
+	var numbers map[setOf]int
+	paid := make(map[rule]bool)
+	for i, older := range now.kept(before) {
+		is := now.claims[i]
+		if slices.Equal(is.sets(), older.sets()) {
+			continue
+		}
+		if numbers == nil {
+			numbers = numbersOf(made)
+			for k, n := range numbers {
+				for _, r := range c.missingFor(k, n) {
+					paid[r] = true
+				}
+			}
+			room -= c.priceOf(slices.Collect(maps.Keys(paid)))
+		}
+		rules := slices.DeleteFunc(c.missing(is.key, is.sides(), numbers), func(r rule) bool { return paid[r] })
+		if len(rules) == 0 {
+			continue
+		}
+		if price := c.priceOf(rules); suffices(room, price) {
+			room -= price
+			for _, r := range rules {
+				paid[r] = true
+			}
+			continue
+		}
+		if all == nil {
+			all = make(map[*claim]bool)
+		}
+		all[is] = true
+	}
+	return all
 }

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
@@ -128,7 +127,7 @@ func (c *Compiler) Rest(namespaces map[string]bool) { c.resting = namespaces }
 // Hasty returns the namespaces of which much was followed at once in the last call of Compile.
 func (c *Compiler) Hasty() (hasty []string) {
 	for namespace, r := range c.rooms {
-		if min(r.changes, r.removals) < roomAtOnce-roomAtOnce/16 {
+		if min(r.changes, r.removals, r.rules) < roomAtOnce-roomAtOnce/16 {
 			hasty = append(hasty, namespace)
 		}
 	}
@@ -139,33 +138,41 @@ func (c *Compiler) Hasty() (hasty []string) {
 // namespace, if there is anything.
 func (c *Compiler) Advance(namespace string) { c.advancing, c.owner = true, namespace }
 
-// room is what is left of what a namespace may do at once.
-type room struct{ changes, removals int }
+// room is what is left of what a namespace may do at once. Rules that come have as much for themselves, so that no backends
+// that come before their frontends keep these out.
+type room struct{ changes, removals, rules int }
+
+// roomOf returns what is left of what a namespace may do at once.
+func (c *Compiler) roomOf(namespace string) *room {
+	r := c.rooms[namespace]
+	if r == nil {
+		r = &room{roomAtOnce, roomAtOnce, roomAtOnce}
+		c.rooms[namespace] = r
+	}
+	return r
+}
 
 // follow follows changes of Services, and leaves for later what takes long. What is gone is taken
 // out at once, all frontends and as many backends as there is room for.
 func (c *Compiler) follow(changed map[registry.Key]bool) {
 	for _, key := range slices.SortedFunc(maps.Keys(changed), registry.Key.Compare) {
 		if key == APIServer {
-			c.replace(key, nil, nil) // no tenant's, and others' claims wait for it
+			c.replace(key, nil, nil, nil) // no tenant's, and others' claims wait for it
 			continue
 		}
-		r := c.rooms[key.Namespace]
-		if r == nil {
-			r = &room{roomAtOnce, roomAtOnce}
-			c.rooms[key.Namespace] = r
-		}
+		r := c.roomOf(key.Namespace)
 		s, whole := c.service(key), false
 		switch {
 		case s == nil:
 			if was := c.compiled[key]; was != nil {
 				r.removals -= len(was.claims)
 			}
-			whole = c.replace(key, &r.changes, &r.removals)
+			whole = c.replace(key, &r.changes, &r.removals, &r.rules)
 		case c.queue.waits[key] || c.resting[key.Namespace] || c.costOf(s) > r.changes:
-			c.retire(s, &r.removals)
+			c.retire(s, &r.removals, &r.rules)
+			c.settleTables(nobodys, nil)
 		default:
-			whole = c.replace(key, &r.changes, &r.removals)
+			whole = c.replace(key, &r.changes, &r.removals, &r.rules)
 		}
 		if whole {
 			c.queue.remove(key)
@@ -177,7 +184,7 @@ func (c *Compiler) follow(changed map[registry.Key]bool) {
 
 // advance does a turn of a namespace. A Service of which much is left keeps its place.
 func (c *Compiler) advance(namespace string) {
-	q, left := &c.queue, roomOfTurn
+	q, left, rules := &c.queue, roomOfTurn, roomOfTurn
 	if q.owed[namespace] == nil {
 		return
 	}
@@ -188,18 +195,18 @@ func (c *Compiler) advance(namespace string) {
 		if s := c.service(key); !ok || begun && (left <= 0 || s != nil && c.costOf(s) > left) {
 			return
 		}
-		if !c.replace(key, &left, &left) {
+		if !c.replace(key, &left, &left, &rules) {
 			return
 		}
 		q.remove(key)
 	}
 }
 
-// costOf is what it takes to compile a Service anew and to load its frontends, if these are others, and what
-// data planes have of their own for what it needs.
+// costOf is what it takes to compile a Service anew and to load its frontends, if these are others. Who needs
+// rules that data planes have of their own pays for them when they come, see rules.go.
 func (c *Compiler) costOf(s *service) int {
 	now, before := c.sizes[s.key], c.compiled[s.key]
-	cost := 1 + (now.frontends+now.backends)/perEntry + c.costOfRules(rulesFor(s, now))
+	cost := 1 + (now.frontends+now.backends)/perEntry
 	if before == nil {
 		return cost + now.frontends + now.ranges
 	}
@@ -210,89 +217,11 @@ func (c *Compiler) costOf(s *service) int {
 	return cost
 }
 
-// rule is what data planes have rules of their own for, which all Services share that need it: of a family, that
-// clients are remembered for some time; or that there is a number of backends.
-type rule struct {
-	family   plan.Family
-	lasts    time.Duration
-	backends int
-}
-
-const (
-	// perDuration is how large a part of all entries it costs as many more to load, that clients are
-	// remembered for a time for which nobody else's are: kernels look at
-	// all that the rules may lead to when they come.
-	perDuration = 64
-	// numbersOfTurn is how many times it fills a turn, that there are as many backends as there are of no other
-	// Service: to draw one takes rules for their number. For fewBackends there are always some.
-	// Of numbers above largeNumber numbersAlike share them.
-	numbersOfTurn, fewBackends, largeNumber, numbersAlike = 64, 3, 256, 64
-)
-
-// rulesFor are those that a Service needs of a size. It needs those for how long clients are remembered also
-// while it has no backend, so that endpoints, which come and go sooner than Services, change nothing of it.
-func rulesFor(s *service, n size) (all []rule) {
-	if s.affinity > 0 {
-		for _, f := range s.families {
-			all = append(all, rule{family: f, lasts: s.affinity})
-		}
-	}
-	if number := n.backends; number > fewBackends {
-		if number > largeNumber {
-			number = (number + numbersAlike - 1) / numbersAlike * numbersAlike
-		}
-		all = append(all, rule{backends: number})
-	}
-	return all
-}
-
-// costOfRules is what it takes to load those rules that no Service needs yet.
-func (c *Compiler) costOfRules(rules []rule) (cost int) {
-	for _, r := range rules {
-		switch {
-		case c.rules[r] > 0:
-		case r.lasts > 0:
-			cost += 1 + (c.tables.Services.Len()+c.tables.Backends.Len())/perDuration
-		default:
-			cost += roomOfTurn / numbersOfTurn
-		}
-	}
-	return cost
-}
-
-// need takes note of which rules a Service needs that is compiled otherwise, or no more, and has contended for
-// what it claims. Who has no address of a family needs none for how long its clients there are remembered, or others
-// could have such rules come without paying for them.
-func (c *Compiler) need(before, now *compiled) {
-	if c.rules == nil {
-		c.rules = make(map[rule]int)
-	}
-	if now.service != nil {
-		has := make(map[plan.Family]bool)
-		if now.affinity > 0 {
-			for _, is := range now.claims {
-				if all := c.claims[is.key]; all[0] == is {
-					has[plan.FamilyOf(is.key.Address)] = true
-				}
-			}
-		}
-		now.rules = slices.DeleteFunc(rulesFor(now.service, c.sizes[now.key]), func(r rule) bool { return r.lasts > 0 && !has[r.family] })
-	}
-	for _, r := range now.rules {
-		c.rules[r]++
-	}
-	for _, r := range before.rules {
-		if c.rules[r]--; c.rules[r] == 0 {
-			delete(c.rules, r)
-		}
-	}
-}
-
 // retire takes out what is gone of a Service that waits, and may not be served any more, and leaves
 // the rest as it was: frontends that it has no more, or not by the same right, and backends
 // that are no endpoints any more. Endpoints that are not ready any more get no connections, where they end and
 // still serve only if somebody else gets some who is ready; and of UDP those that do not serve go. Who may not come any more to a load balancer's address does not, either.
-func (c *Compiler) retire(s *service, room *int) {
+func (c *Compiler) retire(s *service, room, rules *int) {
 	was := c.compiled[s.key]
 	if was == nil {
 		return
@@ -316,30 +245,22 @@ func (c *Compiler) retire(s *service, room *int) {
 		}
 		was.sources = c.admit(s, was.sources, made.sources)
 	}
-	o := c.oldersOf(was, c.behind(s.key))
+	o, edits := c.oldersOf(was, c.behind(s.key)), changing{Compiler: c, rules: rules}
 	was.backends = slices.DeleteFunc(slices.Clone(was.backends), func(k plan.BackendKey) bool {
 		is := o.of(k)
-		if *room <= 0 {
+		if *room <= 0 || is == stays || !edits.may(k) {
 			return false
 		}
 		switch is {
 		case leaves:
-			c.edits.backends = append(c.edits.backends, plan.Edit[plan.BackendKey, plan.Backend]{Key: k, Gone: true})
 			*room--
+			edits.remove(k)
 		case drained:
-			c.drain(k, room)
+			edits.drain(k, room)
 		}
 		return is == leaves
 	})
-}
-
-// drain has a backend get no connections any more.
-func (c *Compiler) drain(k plan.BackendKey, room *int) {
-	if is, _ := c.tables.Backends.Get(k); is.Weight > 0 {
-		is.Weight = 0
-		c.edits.backends = append(c.edits.backends, plan.Edit[plan.BackendKey, plan.Backend]{Key: k, Value: is})
-		*room--
-	}
+	edits.done()
 }
 
 // admit puts those who may come to balanced addresses of a Service that has older claims in the place of
@@ -374,7 +295,7 @@ func (c *claim) keeps(older *claim) bool {
 // within adds those edits that put backends in the place of others that there is room for, first those
 // that take some out, and has the claims that are to wait for the rest stay as they were. What only moves to
 // another set goes last: see moving. It reports whether all is done.
-func (c *Compiler) within(before, now *compiled, behind []*slice, made []plan.Edit[plan.BackendKey, plan.Backend], room, removable *int) (whole bool) {
+func (c *Compiler) within(before, now *compiled, behind []*slice, made []plan.Edit[plan.BackendKey, plan.Backend], room, removable, rules *int) (whole bool) {
 	var held map[string]bool
 	var o olders
 	isGone := func(k plan.BackendKey) bool { return !held[k.Set] || o.of(k) == leaves }
@@ -394,12 +315,12 @@ func (c *Compiler) within(before, now *compiled, behind []*slice, made []plan.Ed
 		return removals
 	}
 	removals := take()
-	if held, o = c.hold(before, now, behind, made, *room); len(held) > 0 {
+	if held, o = c.hold(before, now, behind, made, *room, *rules); len(held) > 0 {
 		*removable += removals
 		moves = c.moving(now, made) // claims are others by now
 		removals, now.held = take(), true
 	}
-	others := max(0, *room)
+	edits := changing{Compiler: c, rules: rules}
 	has, left := make([]plan.BackendKey, 0, len(made)), before.backends
 	var last []plan.BackendKey
 	lacks := false
@@ -409,14 +330,12 @@ func (c *Compiler) within(before, now *compiled, behind []*slice, made []plan.Ed
 		case gone && !crowded && moves(k):
 			last, has = append(last, k), append(has, k)
 			return
-		case gone && removals > 0:
+		case gone && removals > 0 && edits.may(k):
 			removals--
-			c.edits.backends = append(c.edits.backends, plan.Edit[plan.BackendKey, plan.Backend]{Key: k, Gone: true})
+			edits.remove(k)
 			return
-		case !gone && o.of(k) == drained && others > 0:
-			was := others
-			c.drain(k, &others)
-			*room -= was - others
+		case !gone && o.of(k) == drained && *room > 0 && edits.may(k):
+			edits.drain(k, room)
 		}
 		has, whole = append(has, k), false
 	}
@@ -429,10 +348,10 @@ func (c *Compiler) within(before, now *compiled, behind []*slice, made []plan.Ed
 		is, there := c.tables.Backends.Get(e.Key)
 		switch {
 		case there && is.Equal(e.Value):
-		case others > 0:
-			others--
+		case *room > 0 && edits.may(e.Key):
 			*room--
-			c.edits.backends, there = append(c.edits.backends, e), true
+			edits.edit(e)
+			there = true
 		default:
 			lacks = true
 		}
@@ -443,16 +362,19 @@ func (c *Compiler) within(before, now *compiled, behind []*slice, made []plan.Ed
 	for _, k := range left {
 		remove(k)
 	}
+	edits.done()
+	*removable += removals // what is left of them
 	if goes := min(max(0, *removable), len(last)); !lacks && goes > 0 {
 		*removable -= goes
 		has = slices.DeleteFunc(has, func(k plan.BackendKey) bool {
 			if goes == 0 || k != last[0] {
 				return false
 			}
-			c.edits.backends = append(c.edits.backends, plan.Edit[plan.BackendKey, plan.Backend]{Key: k, Gone: true})
+			edits.remove(k)
 			last, goes = last[1:], goes-1
 			return true
 		})
+		edits.done()
 	}
 	now.backends = has
 	return whole && !lacks && len(last) == 0

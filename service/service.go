@@ -13,8 +13,8 @@
 //
 // Start reading at Compiler; read.go has what is read of a Service, endpoints.go who may be
 // chosen and at which addresses, claims.go who gets what several Services claim, budget.go
-// how much a namespace may make, queue.go what waits, moves.go which frontends wait for their
-// backends, and concern.go which others one Service has to do with.
+// how much a namespace may make, queue.go what waits, rules.go what is few entries and costs many,
+// moves.go which frontends wait for their backends, and concern.go which others one Service has to do with.
 package service
 
 import (
@@ -76,7 +76,7 @@ type Compiler struct {
 	owner     string
 	resting   map[string]bool
 	queue     queue
-	// rooms are by namespace what is left of what the last call of Compile did at once.
+	// rooms are by namespace what is left of what the last call of Compile did at once; nil where it did all.
 	rooms map[string]*room
 
 	services derived.List[*service]
@@ -89,8 +89,8 @@ type Compiler struct {
 	// spaces are those namespaces that have Services with ports, and sizes what these may make.
 	spaces map[string]space
 	sizes  map[registry.Key]size
-	// rules are how many Services need them.
-	rules map[rule]int
+	// counts are what the tables have of what takes rules in data planes.
+	counts counts
 
 	node     view
 	compiled map[registry.Key]*compiled
@@ -136,7 +136,7 @@ func (v view) equal(o view) bool {
 // are the same pointers, cost no more than to find that.
 func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 	gradual, advancing := c.Gradual, c.advancing
-	c.advancing, c.rooms = false, make(map[string]*room)
+	c.advancing, c.rooms = false, nil
 	if c.compiled == nil {
 		gradual = false
 		c.compiled, c.claims = make(map[registry.Key]*compiled), make(map[plan.ServiceKey]contest)
@@ -183,28 +183,32 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 		changed[nobodys] = true
 	}
 	if gradual {
+		c.rooms = make(map[string]*room)
 		c.follow(changed)
 	} else {
 		maps.Copy(changed, c.queue.waits)
 		for key := range changed {
-			c.replace(key, nil, nil)
+			c.replace(key, nil, nil, nil)
 		}
 		c.queue = queue{}
 	}
-	c.settleTables()
+	c.settleTables(nobodys, nil)
 	if advancing {
 		c.advance(c.owner)
-		c.settleTables()
+		c.settleTables(nobodys, nil)
 	}
+	c.counts.forget()
 	return c.tables
 }
 
-// settleTables has the tables follow what was compiled since they were made.
-func (c *Compiler) settleTables() {
-	c.give()
-	c.tables.Backends = c.tables.Backends.With(c.edits.backends)
+// settleTables has the tables follow what was compiled since they were made, as far as there is room for rules, which is that
+// of a Service for what it needs. It reports whether all of the Service's is there.
+func (c *Compiler) settleTables(of registry.Key, rules *int) (whole bool) {
+	c.loadBackends() // first, as frontends need rules for how many they are
+	whole = c.give(of, rules)
 	c.tables.Sources = c.tables.Sources.With(c.edits.sources)
 	c.edits = edits{}
+	return whole
 }
 
 // behind returns the slices of a Service, in the order of their names.
@@ -219,10 +223,10 @@ func (c *Compiler) behind(key registry.Key) []*slice {
 }
 
 // replace compiles a Service anew, or takes it out, as far as there is room, which it takes from what
-// there is: some for what comes, and some for backends that go, which may be the same. Frontends of which
+// there is: some for what comes, and some for backends that go, which may be the same, and some for rules. Frontends of which
 // the backends are not all there stay with those that they had; see moves.go. Where room is nil
 // all is done. It reports whether all is.
-func (c *Compiler) replace(key registry.Key, room, removals *int) (whole bool) {
+func (c *Compiler) replace(key registry.Key, room, removals, rules *int) (whole bool) {
 	before, now := c.compiled[key], &compiled{}
 	if before == nil {
 		before = &compiled{}
@@ -230,8 +234,12 @@ func (c *Compiler) replace(key registry.Key, room, removals *int) (whole bool) {
 	behind := c.behind(key)
 	var made edits
 	s := c.service(key)
-	if room != nil && s != nil {
-		*room -= c.costOf(s)
+	had := 0
+	if room != nil {
+		had = *rules
+		if s != nil {
+			*room -= c.costOf(s)
+		}
 	}
 	found := s != nil
 	if found {
@@ -261,11 +269,17 @@ func (c *Compiler) replace(key registry.Key, room, removals *int) (whole bool) {
 		c.edits.backends = instead(c.edits.backends, before.backends, made.backends)
 		now.backends = keysOf(made.backends)
 	} else {
-		whole = c.within(before, now, behind, made.backends, room, removals)
+		whole = c.within(before, now, behind, made.backends, room, removals, rules)
 	}
 	c.contend(before, now)
-	c.need(before, now)
-	if now.held {
+	waits := now.held
+	if room != nil {
+		if !c.settleTables(key, rules) {
+			waits, whole = true, false
+		}
+		*room -= had - *rules
+	}
+	if waits {
 		now.sources = c.admit(s, before.sources, made.sources)
 		before.claims, before.backends, before.sources = nil, nil, nil // claims keep the rest of it
 	} else {
@@ -438,8 +452,6 @@ type compiled struct {
 	// backends and sources are what it has in these tables, in order.
 	backends []plan.BackendKey
 	sources  []plan.SourceKey
-	// rules are what data planes have rules of their own for.
-	rules []rule
 	// problems are those of the Service, and what it cannot have on the node.
 	problems []string
 }
