@@ -108,7 +108,13 @@ func (s *discord) note(now time.Duration, with discordant, t Timing) {
 // candidate hears, and has it tell the worse of the better: these two may not hear each other.
 // It reports whether the one that it knew stays the owner for it.
 func (m *Machine) overheard(now time.Duration, node string, c wire.Claim, s *seat, d *Do) bool {
-	if s.owner == "" || s.owner == node || !s.owned || now-s.heard >= m.timing.Silence {
+	believed := m.timing.Silence
+	if c.State == wire.Claims {
+		// Who claims it has not heard the owner for Silence. Nor has this node, then, if that is dead, but it may have been
+		// somewhat later that it heard it last. An owner that is alive was heard within a Heartbeat, or within two if one was lost.
+		believed = 2 * m.timing.Heartbeat
+	}
+	if s.owner == "" || s.owner == node || !s.owned || now-s.heard >= believed {
 		return false
 	}
 	owner, grade, stays := s.owner, s.grade, true

@@ -208,6 +208,7 @@ func TestWhatIsRepeated(t *testing.T) {
 		"who claims what is owned, for now": {of(bad, wire.Owns, 1), of(good, wire.Claims, 0), step, ""},
 		"two that claim it":                 {of(bad, wire.Claims, 0), of(good, wire.Claims, 0), step, ""},
 		"an owner that is silent":           {of(bad, wire.Owns, 0), of(good, wire.Owns, 0), Default.Silence, ""},
+		"who claims what one owned":         {of(bad, wire.Owns, 0), of(good, wire.Claims, 0), 2 * Default.Heartbeat, ""},
 		"one that pauses":                   {of(bad, wire.Pauses, 0), of(good, wire.Owns, 0), step, ""},
 		"one owner":                         {of(bad, wire.Owns, 0), of(bad, wire.Owns, 0), step, ""},
 	} {
