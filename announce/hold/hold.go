@@ -63,9 +63,7 @@ func (h *Holder) Close() { h.nft.CloseLasting() }
 // Held returns what the node has by this package, whichever process gave it.
 func (*Holder) Held() (map[netip.Addr]bool, error) {
 	held := make(map[netip.Addr]bool)
-	request := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
-	request.AddData(&nl.IfAddrmsg{})
-	messages, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
+	messages, err := list()
 	if err != nil {
 		return nil, fmt.Errorf("list the node's addresses: %w", err)
 	}
@@ -92,6 +90,23 @@ func (*Holder) Held() (map[netip.Addr]bool, error) {
 		}
 	}
 	return held, nil
+}
+
+// mostLists is how often the node's addresses are listed before it counts as an error that others change them meanwhile.
+const mostLists = 20
+
+// list returns the node's addresses of all interfaces, as the kernel says them. It repeats a list during which some
+// interface's addresses changed, as those of pods do all the time: that may lack any of the others.
+func list() (messages [][]byte, err error) {
+	for range mostLists {
+		request := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+		request.AddData(&nl.IfAddrmsg{})
+		messages, err = request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
+		if !errors.Is(err, nl.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return messages, err
 }
 
 // Set gives the node these addresses and takes from it all others that it has by this package.

@@ -1,6 +1,7 @@
 package hold_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -120,6 +121,62 @@ func TestWhatANodeHolds(t *testing.T) {
 			return fmt.Errorf("what is left is %v, %w", left, err)
 		}
 		return nil
+	})
+}
+
+// TestOthersChangeAddresses has the node have so many addresses that the kernel lists them in several parts, and others
+// change some all the time: what the node has is known all the same.
+func TestOthersChangeAddresses(t *testing.T) {
+	apart(t, func() error {
+		h, err := hold.Open()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		many := make(map[netip.Addr]bool)
+		for i := range 300 {
+			many[netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})] = true
+		}
+		if err := h.Set(many); err != nil {
+			return err
+		}
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		stop, stopped := make(chan struct{}), make(chan error, 1)
+		go func() {
+			pod := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("198.51.100.1").To4(), Mask: net.CIDRMask(32, 32)}}
+			for {
+				select {
+				case <-stop:
+					stopped <- nil
+					return
+				default:
+				}
+				if err := errors.Join(handle.AddrAdd(lo, pod), handle.AddrDel(lo, pod)); err != nil {
+					stopped <- err
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}()
+		for range 1000 {
+			held, heldErr := h.Held()
+			if err = heldErr; err == nil && !maps.Equal(held, many) {
+				err = fmt.Errorf("it has %d addresses, want %d", len(held), len(many))
+			}
+			if err != nil {
+				break
+			}
+		}
+		close(stop)
+		return errors.Join(err, <-stopped)
 	})
 }
 

@@ -1,12 +1,15 @@
 package server
 
 import (
+	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/weftnet/weft/announce"
 	"github.com/weftnet/weft/announce/election"
 	"github.com/weftnet/weft/announce/link"
 	"github.com/weftnet/weft/announce/wire"
@@ -85,6 +88,52 @@ func TestAStrangerIsToldOf(t *testing.T) {
 	l.forget(s.now, s.Timing)
 	if said := s.trouble(l); len(said)+len(l.strangers) > 0 {
 		t.Errorf("a minute later it says %q, and remembers %v", said, l.strangers)
+	}
+}
+
+// fake is a holder that gives the node all that it is to have, and fails to list that where err says why.
+type fake struct {
+	has map[netip.Addr]bool
+	err error
+}
+
+func (f *fake) Set(wanted map[netip.Addr]bool) error {
+	f.has = maps.Clone(wanted)
+	return f.err
+}
+
+func (f *fake) Held() (map[netip.Addr]bool, error) { return f.has, f.err }
+
+// Where the node's addresses cannot be listed for a while, it keeps what it had, says so, and looks again. What it is to
+// have anew it leaves to others.
+func TestWhatIsHeldIsNotKnown(t *testing.T) {
+	a, later := netip.MustParseAddr("192.0.2.100"), netip.MustParseAddr("192.0.2.101")
+	s := New("node1", slog.New(slog.DiscardHandler))
+	f := &fake{}
+	s.holder = f
+	s.is.Candidates = map[netip.Addr]announce.Candidate{a: {Link: "eth0", Virtual: true}, later: {Link: "eth0", Virtual: true}}
+	l := &elected{name: "eth0", machine: election.New(0, "node1", s.Timing)}
+	s.links[l.name] = l
+	own := func(all map[netip.Addr]election.Candidacy) {
+		l.machine.Stand(s.now, nil, all)
+		for end := s.now + 2*time.Second; s.now < end; s.now += 10 * time.Millisecond {
+			s.do(l, l.machine.Tick(s.now))
+		}
+	}
+	own(map[netip.Addr]election.Candidacy{a: {}})
+	s.again, f.err = true, errors.New("the list is interrupted")
+	s.hold()
+	if !l.machine.Owns(a) || !s.held[a] || s.holdErr == nil {
+		t.Errorf("the node owns %v and has %v, and the error is %v", l.machine.Owned(), s.held, s.holdErr)
+	}
+	own(map[netip.Addr]election.Candidacy{a: {}, later: {}})
+	if !l.machine.Owns(a) || l.machine.Owns(later) {
+		t.Errorf("when it is to have another one, it owns %v", l.machine.Owned())
+	}
+	f.err, f.has = nil, nil
+	s.hold()
+	if !l.machine.Owns(a) || !f.has[a] || s.holdErr != nil {
+		t.Errorf("then it owns %v and has %v, and the error is %v", l.machine.Owned(), f.has, s.holdErr)
 	}
 }
 

@@ -70,7 +70,7 @@ type Server struct {
 	links map[string]*elected
 	// sent says when the node itself said something last from an Ethernet address.
 	sent   map[wire.MAC]time.Duration
-	holder *hold.Holder
+	holder holder
 	// kept are VirtualAddresses that the node had when the server started, and held those that
 	// it was given.
 	kept, held map[netip.Addr]bool
@@ -84,6 +84,12 @@ type Server struct {
 	dirty bool
 	// again says that what the node has is to be looked at, though it is to have nothing else.
 	again bool
+}
+
+// holder gives the node addresses, as a hold.Holder does.
+type holder interface {
+	Set(wanted map[netip.Addr]bool) error
+	Held() (map[netip.Addr]bool, error)
 }
 
 // elected is a link with its election.
@@ -594,7 +600,7 @@ func (s *Server) keeps() bool {
 }
 
 // hold has the node have the VirtualAddresses that it owns. What it cannot have it leaves to
-// others.
+// others. Where it cannot be listed what it has, that counts which it was known to have, until it is looked at again.
 func (s *Server) hold() {
 	wanted := make(map[netip.Addr]bool)
 	for _, l := range s.links {
@@ -615,7 +621,7 @@ func (s *Server) hold() {
 	held, err := s.holder.Held()
 	if err != nil {
 		s.holdErr = errors.Join(s.holdErr, err)
-		held = make(map[netip.Addr]bool)
+		held = s.held
 	}
 	s.held = held
 	for _, l := range s.links {
