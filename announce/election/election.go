@@ -23,6 +23,7 @@
 //   - A stranger, who is no node, may have an address all the same. Who meets it, as one that owns the address or is
 //     about to, leaves the address alone for Refused, and says so: those that know of no other owner leave it alone, too. Who
 //     claims it meanwhile, as it was not there, is told. An owner that keeps it for Defend shows that the stranger is gone.
+//   - Who cannot serve an address that it owns leaves it, and does not claim it for Refused, whoever has it meanwhile.
 //   - Who lost an address again and again within Calm waits longer each time before it takes it
 //     over, Refused at most.
 //
@@ -147,6 +148,8 @@ type seat struct {
 	// unless one kept it for Defend. tells says that it tells who claims it meanwhile.
 	alone time.Duration
 	tells bool
+	// unable is until when the node does not claim the address as it could not serve it, whoever owned it meanwhile.
+	unable time.Duration
 	// metAt is when the node itself met a stranger last, and hasMet whether it ever did.
 	metAt  time.Duration
 	hasMet bool
@@ -392,7 +395,7 @@ func (m *Machine) rival(now time.Duration, node string, c wire.Claim, s *seat, d
 			m.wait(now, s, m.timing.Silence)
 			return false
 		}
-		if s.worse = c.Grade > s.Grade; s.worse && s.owner == node {
+		if s.worse = c.Grade > s.Grade && now >= s.unable; s.worse && s.owner == node {
 			s.took(now, node, c, m.timing)
 			return false // it is waited no longer than from when that was seen first
 		}
@@ -489,8 +492,15 @@ func (m *Machine) Refuse(now time.Duration, a netip.Addr) (d Do) {
 	if s.phase != waiting {
 		d.say(a, s, wire.Leaves)
 	}
-	s.refuse(now + m.timing.Refused)
+	s.unable = now + m.timing.Refused
+	s.refuse(s.unable)
 	return d
+}
+
+// IsUnable reports whether the node could not serve an address of late, and does not claim it therefore.
+func (m *Machine) IsUnable(now time.Duration, a netip.Addr) bool {
+	s := m.seats[a]
+	return s != nil && now < s.unable
 }
 
 // Met are the addresses that a stranger had within Calm, as the node met it itself, and that the node does not leave alone, in
@@ -541,8 +551,8 @@ func (m *Machine) Tick(now time.Duration) (d Do) {
 			continue
 		}
 		switch {
-		case s.phase != probing && now < s.alone:
-			s.refuse(s.alone) // who owned it meanwhile is silent
+		case s.phase != probing && now < max(s.alone, s.unable):
+			s.refuse(max(s.alone, s.unable)) // who owned it meanwhile is silent
 		case s.phase != probing:
 			s.phase, s.probes, s.due = probing, 0, now+m.timing.Probe
 			claimed = true

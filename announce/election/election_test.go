@@ -40,8 +40,10 @@ type member struct {
 	still time.Duration
 	// heard says when it heard which node last.
 	heard map[string]time.Duration
-	// stands are the addresses that it is a candidate for.
+	// stands are the addresses that it is a candidate for, with a grade, and unable says that it can serve none of them.
 	stands map[netip.Addr]bool
+	grade  uint8
+	unable bool
 	// answers are those that it answers for, as it was asked to do.
 	answers map[netip.Addr]bool
 }
@@ -95,9 +97,9 @@ func (l *link) stand(m *member) {
 		peers[n.name] = true
 	}
 	for a := range m.stands {
-		c := Candidacy{}
+		c := Candidacy{Grade: m.grade}
 		for _, n := range l.nodes {
-			if n != m && n.stands[a] && Score(a, n.name) < Score(a, m.name) && len(c.Before) < MaxBefore {
+			if n != m && n.stands[a] && before(a, n.name, n.grade, m.name, m.grade) && len(c.Before) < MaxBefore {
 				c.Before = append(c.Before, n.name)
 			}
 		}
@@ -106,11 +108,20 @@ func (l *link) stand(m *member) {
 	l.do(m, m.machine.Stand(l.now, peers, all))
 }
 
+// refuse has a node find that it cannot serve an address.
+func (l *link) refuse(m *member, a netip.Addr) { l.do(m, m.machine.Refuse(l.now, a)) }
+
 func (l *link) do(m *member, d Do) {
 	for _, a := range d.Withdraw {
 		delete(m.answers, a)
 	}
 	for _, a := range d.Answer {
+		if m.unable {
+			l.refuse(m, a)
+			d.Say = slices.DeleteFunc(d.Say, func(c wire.Claim) bool { return c.Address == a && c.State == wire.Owns })
+			d.Announce = slices.DeleteFunc(d.Announce, func(announced netip.Addr) bool { return announced == a })
+			continue
+		}
 		m.answers[a] = true
 	}
 	for _, h := range said(m.name, d) {
@@ -208,7 +219,9 @@ func (l *link) owners(a netip.Addr, side int) (owners, able []string) {
 		if n.machine == nil || n.side != side || !n.stands[a] {
 			continue
 		}
-		able = append(able, n.name)
+		if !n.unable {
+			able = append(able, n.name)
+		}
 		if n.answers[a] {
 			owners = append(owners, n.name)
 		}
@@ -227,15 +240,15 @@ func (l *link) whole(said string) {
 }
 
 // TestOneOwnerBehindAnyTrouble has nodes die, start, pause, leave, be still and cut off from each other,
-// heartbeats be lost and late, and candidates come and go. Behind all that, each side of the
-// link has one owner of each address.
+// heartbeats be lost and late, candidates come and go, become better and worse, and be unable to serve their addresses. Behind
+// all that, each side of the link has one owner of each address.
 func TestOneOwnerBehindAnyTrouble(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLink(t, rapid.IntRange(1, 5).Draw(t, "nodes"), rapid.IntRange(1, 8).Draw(t, "addresses"), chance(t))
 		for range rapid.IntRange(1, 12).Draw(t, "troubles") {
 			n := l.nodes[rapid.IntRange(0, len(l.nodes)-1).Draw(t, "node")]
 			alive := n.machine != nil
-			switch what := rapid.IntRange(0, 8).Draw(t, "trouble"); {
+			switch what := rapid.IntRange(0, 10).Draw(t, "trouble"); {
 			case what == 0 && alive:
 				n.machine, n.answers = nil, nil
 			case what == 1 && !alive:
@@ -257,10 +270,30 @@ func TestOneOwnerBehindAnyTrouble(t *testing.T) {
 					delete(n.stands, a)
 				}
 				l.stand(n)
+			case what == 8 && alive:
+				n.grade = uint8(rapid.IntRange(0, 2).Draw(t, "grade"))
+				l.stand(n)
+			case what == 9:
+				if n.unable = !n.unable; n.unable && alive {
+					for _, a := range n.machine.Owned() {
+						l.refuse(n, a)
+					}
+				}
 			}
 			l.run(time.Duration(rapid.IntRange(0, 150).Draw(t, "pass"))*step, nil)
 		}
 		l.lost, l.delay = 0, usual
+		// One that cannot serve an address, and is better, tries to take it over again and again.
+		for _, n := range l.nodes {
+			if n.unable {
+				n.grade = 255
+			}
+		}
+		for _, n := range l.nodes {
+			if n.machine != nil {
+				l.stand(n)
+			}
+		}
 		l.run(Default.Refused+Default.Hold+3*Default.Silence+2*time.Second+300*step, nil)
 		// From here on nothing may change any more, but for a side that has no owner.
 		l.run(2*time.Second, func() { l.whole("behind the trouble") })
@@ -611,6 +644,61 @@ func TestWhoIsToldOfAStranger(t *testing.T) {
 	m, a, now := alone(t)
 	if d := m.Hear(now, of("node2", wire.Leaves, wire.Stranger)); len(d.Withdraw) > 0 || !m.Owns(a) {
 		t.Errorf("an owner that hears so does %+v", d)
+	}
+}
+
+// TestWhoCannotServe has a node be the best for an address that it cannot serve. It takes that from a worse one once in
+// Refused, and where that is as good not at all, also when it is silent.
+func TestWhoCannotServe(t *testing.T) {
+	for _, grade := range []uint8{0, 1} {
+		l := newLink(t, 2, 1, func(int) int { return 0 })
+		a := l.addresses[0]
+		worse, unable := l.nodes[0], l.nodes[1]
+		if before(a, worse.name, 0, unable.name, 0) {
+			worse, unable = unable, worse
+		}
+		worse.grade, unable.unable = grade, true
+		l.stand(worse)
+		l.stand(unable)
+		const refuses = 4
+		tries, told := 0, 0
+		var couldNot, refused bool
+		l.run(refuses*Default.Refused, func() {
+			if now := unable.machine.IsUnable(l.now, a); now != couldNot {
+				couldNot = now
+				if now {
+					tries++
+				}
+			}
+			if now := unable.machine.Refuses(a); now != refused {
+				refused = now
+				if now {
+					told++
+				}
+			}
+		})
+		if grade == 0 && tries != 1 || tries == 0 || tries > refuses || told != tries {
+			t.Errorf("it tries %d times to take the address from one of grade %d, and leaves it alone %d times", tries, grade, told)
+		}
+		l.whole("beside the one that cannot serve it")
+	}
+	m, a, now := alone(t)
+	now += step
+	if d := m.Refuse(now, a); len(d.Withdraw) != 1 || len(d.Say) != 1 || d.Say[0].State != wire.Leaves {
+		t.Errorf("when it cannot serve the address it does %+v", d)
+	}
+	began := now
+	for _, state := range []wire.State{wire.Owns, wire.Leaves} {
+		now += step
+		m.Hear(now, wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a, State: state}}})
+	}
+	for ; !m.Owns(a); now += step {
+		if d := m.Tick(now); len(d.Say)+len(d.Probe) > 0 && now-began < Default.Refused {
+			t.Fatalf("%s after it could not serve the address it does %+v", now-began, d)
+		}
+		if m.IsUnable(now, a) && now-began > 2*step && !m.Refuses(a) {
+			t.Fatalf("it does not say that it leaves the address alone")
+		}
 	}
 }
 

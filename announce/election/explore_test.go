@@ -26,8 +26,8 @@ type world struct {
 	losses, crashes, stalls, parts, ends, strangers int
 	// alone is until when nobody may own the address, as a node has met a stranger that has it, and met since when.
 	alone, met time.Duration
-	// early is who owned it all the same.
-	early string
+	// early is who owned it all the same, and again who owned it soon after it could not serve it.
+	early, again string
 	// dual is for how long two nodes that hear each other have both owned the address, and bare
 	// for how long nobody has owned it where somebody could, without anything having gone wrong.
 	dual, bare time.Duration
@@ -36,6 +36,9 @@ type world struct {
 type node struct {
 	name  string
 	grade uint8
+	// unable says that it cannot serve the address, as it finds out when it owns that, and tried is when it did last.
+	unable bool
+	tried  time.Duration
 	// machine is nil while the node is dead.
 	machine *Machine
 	// inbox is what it has not heard yet.
@@ -74,7 +77,7 @@ func (w *world) peers() map[string]bool {
 
 func (w *world) start(i int) {
 	w.nodes[i].machine = New(w.now, w.nodes[i].name, coarse)
-	w.nodes[i].inbox = nil
+	w.nodes[i].inbox, w.nodes[i].tried = nil, 0
 	w.do(i, w.nodes[i].machine.Stand(w.now, w.peers(), w.candidacy(i)), -1)
 }
 
@@ -82,6 +85,14 @@ func (w *world) hears(i, j int) bool { return !w.apart || (i == 0) == (j == 0) }
 
 // do carries out what a node asks for. What it says is lost on the way to one node.
 func (w *world) do(i int, d Do, lost int) {
+	if n := &w.nodes[i]; n.unable && len(d.Answer) > 0 {
+		if n.tried > 0 && w.now-n.tried < coarse.Refused {
+			w.again = n.name
+		}
+		n.tried = w.now
+		w.do(i, n.machine.Refuse(w.now, only), lost)
+		d.Say = slices.DeleteFunc(d.Say, func(c wire.Claim) bool { return c.State == wire.Owns })
+	}
 	for _, h := range said(w.nodes[i].name, d) {
 		for j := range w.nodes {
 			if j != i && j != lost && w.hears(i, j) && w.nodes[j].machine != nil {
@@ -126,7 +137,9 @@ func (w *world) judge(fault bool) {
 		if n.machine == nil {
 			continue
 		}
-		able = append(able, i)
+		if !n.unable {
+			able = append(able, i)
+		}
 		if len(n.machine.Owned()) > 0 {
 			owners = append(owners, i)
 		}
@@ -237,7 +250,7 @@ func (w world) key() []byte {
 	add(w.apart, " ", w.losses, " ", w.crashes, " ", w.stalls, " ", w.parts, " ", w.ends, " ", w.strangers, " ", max(w.alone-w.now, 0), " ", w.now-w.met > 1, " ", w.dual, " ", w.bare)
 	ago := func(t time.Duration) time.Duration { return max(t-w.now, -20) }
 	for _, n := range w.nodes {
-		add(n.name, " ", n.inbox)
+		add(n.name, " ", n.inbox, " ", n.tried > 0, " ", max(ago(n.tried), -coarse.Refused))
 		if m := n.machine; m != nil {
 			add(ago(m.beat), " ", ago(m.said), " ", ago(m.ran), " ", max(0, m.doubt-w.now))
 			for _, s := range m.seats {
@@ -249,6 +262,7 @@ func (w world) key() []byte {
 				add(s.phase, " ", due, " ", s.probes, " ", s.owner, " ", s.worse, " ", s.answered)
 				add(s.owned, " ", s.grade, " ", max(ago(s.heard), -coarse.Silence), " ", s.beside, " ", ago(s.besideSince), " ", max(ago(s.last), -coarse.Silence-1))
 				add(s.lost, " ", max(s.lostAt-w.now, -coarse.Calm), " ", s.hasRepeated && s.repeated == w.now)
+				add(max(s.unable-w.now, 0))
 				if alone := s.alone - w.now; alone > 0 {
 					add(alone, " ", s.tells, " ", max(ago(s.from), -coarse.Defend))
 				}
@@ -268,6 +282,8 @@ func (w world) check() error {
 	switch {
 	case w.early != "":
 		return fmt.Errorf("%s owns the address, which is to be left alone for %d moments more", w.early, w.alone-w.now)
+	case w.again != "":
+		return fmt.Errorf("%s owns the address less than %d moments after it could not serve it", w.again, coarse.Refused)
 	case w.dual > mostDual:
 		return fmt.Errorf("two nodes that hear each other have owned the address for %d moments", w.dual)
 	case w.bare > mostBare:
@@ -277,7 +293,8 @@ func (w world) check() error {
 }
 
 // TestEveryOrder visits all that can happen between nodes of which some die, start, end, are
-// still or do not hear what is sent, whose link is cut, and on which a stranger has the address.
+// still or do not hear what is sent, whose link is cut, on which a stranger has the address, or of which one cannot
+// serve it.
 func TestEveryOrder(t *testing.T) {
 	for name, w := range map[string]world{
 		"two that die":               {nodes: make([]node, 2), crashes: 2},
@@ -286,6 +303,8 @@ func TestEveryOrder(t *testing.T) {
 		"two that are still":         {nodes: make([]node, 2), stalls: 8},
 		"two that are cut off":       {nodes: make([]node, 2), parts: 1},
 		"two, of which one is worse": {nodes: []node{{grade: 1}, {}}, crashes: 1, losses: 1},
+		"two, of which one cannot":   {nodes: []node{{grade: 1}, {unable: true}}, crashes: 1, losses: 1, ends: 1},
+		"three, of which one cannot": {nodes: []node{{}, {grade: 1}, {unable: true}}, crashes: 1, losses: 1},
 		"two, and a stranger":        {nodes: make([]node, 2), strangers: 2},
 		"three, and a stranger":      {nodes: make([]node, 3), strangers: 1},
 		"three that die":             {nodes: make([]node, 3), crashes: 1},

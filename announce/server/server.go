@@ -166,7 +166,7 @@ func (l *elected) forget(now time.Duration, t election.Timing) {
 	l.named = l.named && now-l.namedAt < namesakeFor
 	maps.DeleteFunc(l.foreign, func(a netip.Addr, f sighting) bool { return now-f.at >= namesakeFor || !l.concerns(a) })
 	maps.DeleteFunc(l.strangers, func(a netip.Addr, _ wire.MAC) bool { return !l.machine.Refuses(a) && !l.machine.HasMet(now, a) })
-	maps.DeleteFunc(l.unable, func(a netip.Addr, _ string) bool { return !l.machine.Refuses(a) })
+	maps.DeleteFunc(l.unable, func(a netip.Addr, _ string) bool { return !l.machine.Refuses(a) && !l.machine.IsUnable(now, a) })
 }
 
 // lookAgain has the node ask again for addresses that a node had which is none of the cluster's, and which is not heard any
