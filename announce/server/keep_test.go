@@ -15,6 +15,13 @@ import (
 	"github.com/weftnet/weft/announce/wire"
 )
 
+// made returns a server whose time passes as a test says.
+func made() *Server {
+	s := New("node1", slog.New(slog.DiscardHandler))
+	s.clock = func() time.Duration { return s.now }
+	return s
+}
+
 // What a node had it keeps until it may own it again, also where it takes long to find out what it is a candidate
 // for, but not for longer than others wait for it at most.
 func TestKeeps(t *testing.T) {
@@ -30,7 +37,7 @@ func TestKeeps(t *testing.T) {
 		{true, 2, 4, true},
 		{true, 4, 5, false},
 	} {
-		s := New("node1", slog.New(slog.DiscardHandler))
+		s := made()
 		s.stood, s.stoodAt, s.now = c.stood, time.Duration(c.stoodAt)*time.Second, time.Duration(c.now)*time.Second
 		if got := s.keeps(); got != c.want {
 			t.Errorf("%+v: it keeps what it had is %t", c, got)
@@ -42,7 +49,7 @@ func TestKeeps(t *testing.T) {
 // link it does not take it.
 func TestAPeerThatWasStill(t *testing.T) {
 	a, mac := netip.MustParseAddr("192.0.2.100"), wire.MAC{2, 0, 0, 0, 0, 2}
-	s := New("node1", slog.New(slog.DiscardHandler))
+	s := made()
 	s.is.Peers = map[string]bool{"node2": true}
 	l := &elected{name: "eth0", machine: election.New(0, "node1", s.Timing), peers: make(map[wire.MAC]peer), strangers: make(map[netip.Addr]wire.MAC)}
 	s.links[l.name] = l
@@ -63,7 +70,7 @@ func TestAPeerThatWasStill(t *testing.T) {
 // Who had an address on the link is told of for a minute, also when a node answers for it again.
 func TestAStrangerIsToldOf(t *testing.T) {
 	a, mac := netip.MustParseAddr("192.0.2.100"), wire.MAC{2, 0, 0, 0, 0, 9}
-	s := New("node1", slog.New(slog.DiscardHandler))
+	s := made()
 	l := &elected{name: "eth0", machine: election.New(0, "node1", s.Timing), peers: make(map[wire.MAC]peer), strangers: make(map[netip.Addr]wire.MAC)}
 	s.links[l.name] = l
 	l.machine.Stand(0, nil, map[netip.Addr]election.Candidacy{a: {}})
@@ -91,14 +98,19 @@ func TestAStrangerIsToldOf(t *testing.T) {
 	}
 }
 
-// fake is a holder that gives the node all that it is to have, and fails to list that where err says why.
+// fake is a holder that gives the node all that it is to have, and fails to list that where err says why. sets is what
+// else happens when it gives.
 type fake struct {
-	has map[netip.Addr]bool
-	err error
+	has  map[netip.Addr]bool
+	err  error
+	sets func()
 }
 
 func (f *fake) Set(wanted map[netip.Addr]bool) error {
 	f.has = maps.Clone(wanted)
+	if f.sets != nil {
+		f.sets()
+	}
 	return f.err
 }
 
@@ -108,7 +120,7 @@ func (f *fake) Held() (map[netip.Addr]bool, error) { return f.has, f.err }
 // have anew it leaves to others.
 func TestWhatIsHeldIsNotKnown(t *testing.T) {
 	a, later := netip.MustParseAddr("192.0.2.100"), netip.MustParseAddr("192.0.2.101")
-	s := New("node1", slog.New(slog.DiscardHandler))
+	s := made()
 	f := &fake{}
 	s.holder = f
 	s.is.Candidates = map[netip.Addr]announce.Candidate{a: {Link: "eth0", Virtual: true}, later: {Link: "eth0", Virtual: true}}
@@ -137,10 +149,47 @@ func TestWhatIsHeldIsNotKnown(t *testing.T) {
 	}
 }
 
+// A node that takes long to have one address has been silent about the others meanwhile. Where others may have those by
+// then it does not say any more that it owns any, and looks first who has them.
+func TestItTakesLongToHaveAnAddress(t *testing.T) {
+	has, later := netip.MustParseAddr("192.0.2.100"), netip.MustParseAddr("192.0.2.101")
+	for _, takes := range []time.Duration{0, election.Default.Silence, election.Default.Silence + 10*time.Millisecond} {
+		s := made()
+		f := &fake{}
+		s.holder = f
+		s.is.Candidates = map[netip.Addr]announce.Candidate{later: {Link: "eth0", Virtual: true}}
+		l := &elected{name: "eth0", machine: election.New(0, "node1", s.Timing)}
+		s.links[l.name] = l
+		l.machine.Stand(0, nil, map[netip.Addr]election.Candidacy{has: {}})
+		for ; !l.machine.Owns(has); s.now += 10 * time.Millisecond {
+			s.do(l, l.machine.Tick(s.now))
+		}
+		all := map[netip.Addr]election.Candidacy{has: {}, later: {}}
+		s.do(l, l.machine.Stand(s.now, nil, all))
+		f.sets = func() { s.now += takes }
+		var said election.Do
+		for ; !l.machine.Owns(later); s.now += 10 * time.Millisecond {
+			said = s.apply(l, l.machine.Tick(s.now))
+		}
+		s.now -= 10 * time.Millisecond // which are of the loop
+		if long := takes > s.Timing.Silence; (len(said.Say) == 0) != long || (len(said.Announce) == 0) != long {
+			t.Errorf("when it has taken %s it says %v, and announces %v", takes, said.Say, said.Announce)
+		} else if d := l.machine.Tick(s.now); long && len(d.Say)+len(d.Announce) > 0 {
+			t.Errorf("then it says %v, and announces %v", d.Say, d.Announce)
+		}
+		if takes > s.Timing.Silence {
+			left := s.apply(l, l.machine.End(false))
+			if len(left.Say) != 2 {
+				t.Errorf("when it leaves meanwhile it says %v", left.Say)
+			}
+		}
+	}
+}
+
 // What another node says that it owns is kept no longer. What it only claims, or pauses with, is.
 func TestKeepsNothingOfOthers(t *testing.T) {
 	a := netip.MustParseAddr("192.0.2.100")
-	s := New("node1", slog.New(slog.DiscardHandler))
+	s := made()
 	s.kept[a], s.is.Peers = true, map[string]bool{"node2": true}
 	l := &elected{name: "eth0", machine: election.New(0, "node1", s.Timing), peers: make(map[wire.MAC]peer)}
 	s.links[l.name] = l

@@ -65,6 +65,8 @@ type Server struct {
 
 	// What follows is Run's own.
 	start time.Time
+	// clock is how long ago start was, and now what it said when it was asked last.
+	clock func() time.Duration
 	now   time.Duration
 	is    Standing
 	links map[string]*elected
@@ -192,9 +194,11 @@ type heard struct {
 
 // New returns a server of a node.
 func New(node string, log *slog.Logger) *Server {
-	return &Server{Node: node, Timing: election.Default, Log: log, kick: make(chan struct{}, 1), links: make(map[string]*elected),
+	s := &Server{Node: node, Timing: election.Default, Log: log, kick: make(chan struct{}, 1), links: make(map[string]*elected),
 		sent: make(map[wire.MAC]time.Duration), kept: make(map[netip.Addr]bool), held: make(map[netip.Addr]bool), heard: make(chan heard),
 		Problem: func(string) {}, Changed: func() {}, Took: func(int) {}}
+	s.clock = func() time.Duration { return time.Since(s.start) }
+	return s
 }
 
 // Stand has the node be a candidate for something else. Nothing of it is changed afterwards.
@@ -307,7 +311,7 @@ func (s *Server) vouch() {
 	}
 }
 
-func (s *Server) tick() { s.now = time.Since(s.start) }
+func (s *Server) tick() { s.now = s.clock() }
 
 // next is in how long something is to be done.
 func (s *Server) next() time.Duration {
@@ -505,7 +509,10 @@ func (s *Server) hearName(l *elected, from wire.MAC) {
 }
 
 // do carries out what an election asks for.
-func (s *Server) do(l *elected, d election.Do) {
+func (s *Server) do(l *elected, d election.Do) { s.send(l, s.apply(l, d)) }
+
+// apply has the node answer for what it is to answer for, and returns what is to be said of that.
+func (s *Server) apply(l *elected, d election.Do) election.Do {
 	if len(d.Withdraw)+len(d.Answer) > 0 || len(d.Probe) > 0 || l.asked {
 		l.asked, s.dirty = len(d.Probe) > 0, true
 		for _, a := range d.Withdraw {
@@ -523,6 +530,15 @@ func (s *Server) do(l *elected, d election.Do) {
 			d = stillOwned(d, l.machine.Owned())
 		}
 	}
+	// What went before may have taken long, as while the kernel was busy. Others may have by then what the node says it has.
+	if s.tick(); l.machine.Doubts(s.now) {
+		d = givesUp(d)
+	}
+	return d
+}
+
+// send says on a link what an election asks for.
+func (s *Server) send(l *elected, d election.Do) {
 	if l.port == nil {
 		return
 	}
@@ -564,6 +580,18 @@ func stillOwned(d election.Do, owned []netip.Addr) election.Do {
 	d.Say = slices.DeleteFunc(slices.Clone(d.Say), func(c wire.Claim) bool { return c.State == wire.Owns && lost(c.Address) })
 	d.Announce = slices.DeleteFunc(slices.Clone(d.Announce), lost)
 	return d
+}
+
+// givesUp leaves out of what was asked for all by which the node, or one of which it speaks, would keep or take an address. What it asks
+// for it asks for.
+func givesUp(d election.Do) election.Do {
+	left := election.Do{Withdraw: d.Withdraw, Answer: d.Answer, Probe: d.Probe}
+	for _, c := range d.Say {
+		if c.State == wire.Leaves || c.State == wire.Pauses {
+			left.Say = append(left.Say, c)
+		}
+	}
+	return left
 }
 
 // answer has the port answer for what the node owns. What it cannot answer for it leaves to others.
