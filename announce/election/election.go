@@ -244,7 +244,7 @@ func (m *Machine) Stand(now time.Duration, peers map[string]bool, all map[netip.
 		case !s.Equal(c):
 			graded := s.Grade != c.Grade
 			s.Candidacy = c
-			if s.phase == waiting && graded {
+			if s.phase == waiting && graded && s.worse {
 				s.worse = false // the next heartbeat tells
 				m.wait(now, s, m.timing.Silence)
 			}

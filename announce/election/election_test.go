@@ -380,6 +380,30 @@ func TestAPauseKeepsAddresses(t *testing.T) {
 	})
 }
 
+// TestAGradeThatChanges has the grade of a candidate change while it waits for an owner, which pauses, or is silent: it waits
+// neither shorter nor longer for it.
+func TestAGradeThatChanges(t *testing.T) {
+	a := netip.MustParseAddr("192.0.2.7")
+	for _, state := range []wire.State{wire.Owns, wire.Pauses} {
+		var took [2]time.Duration
+		for i := range took {
+			m := New(0, "node1", Default)
+			peers := map[string]bool{"node1": true, "node2": true}
+			m.Stand(0, peers, map[netip.Addr]Candidacy{a: {}})
+			m.Hear(0, wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a, State: state}}})
+			for ; !m.Owns(a) && took[i] < time.Minute; took[i] += step {
+				if grade := uint8(took[i] / (300 * time.Millisecond) % 3); i > 0 {
+					m.Stand(took[i], peers, map[netip.Addr]Candidacy{a: {Grade: grade}})
+				}
+				m.Tick(took[i])
+			}
+		}
+		if took[0] != took[1] {
+			t.Errorf("behind state %d it owns the address after %s, and after %s where its grade changes", state, took[0], took[1])
+		}
+	}
+}
+
 // TestALeaverIsReplacedAtOnce has an owner say that it leaves.
 func TestALeaverIsReplacedAtOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
