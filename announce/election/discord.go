@@ -21,8 +21,8 @@ type discordant struct {
 
 // discord is what a candidate knows of nodes that do not agree on its address.
 type discord struct {
-	// beside is another owner that is to stop, since when the node hears it, and last when it
-	// did last.
+	// beside is the last other owner that was heard and is to stop, since when the node hears it or others, and last
+	// when it did last.
 	beside            string
 	besideSince, last time.Duration
 	// spared is how often nodes said on the link that they have the address, since sparedAt, and were left to heartbeats.
@@ -42,12 +42,12 @@ type discord struct {
 }
 
 // goesOn takes note that another node that is to stop owns the address beside this one, and
-// reports whether it has gone on with that for so long that it does not hear this one.
+// reports whether it or others have gone on with that for so long that they do not hear this one.
 func (s *discord) goesOn(now time.Duration, node string, t Timing) bool {
-	if s.beside != node || now-s.last > t.Silence {
-		s.beside, s.besideSince = node, now
+	if s.beside == "" || now-s.last > t.Silence {
+		s.besideSince = now
 	}
-	s.last = now
+	s.beside, s.last = node, now
 	if now-s.besideSince < t.Deaf {
 		return false
 	}

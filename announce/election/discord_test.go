@@ -93,6 +93,22 @@ func TestAnOwnerThatIsCutOffFromOne(t *testing.T) {
 	})
 }
 
+// TestTwoThatDoNotHear has two others own an address beside a better one, neither of which hears that: it stops as beside
+// one, and says so.
+func TestTwoThatDoNotHear(t *testing.T) {
+	m, a, now := alone(t)
+	m.peers = map[string]bool{"node2": true, "node3": true}
+	began := now
+	for i := 0; m.Owns(a) && now-began < 10*Default.Deaf; now += Default.Heartbeat / 2 {
+		m.Hear(now, wire.Heartbeat{Node: []string{"node2", "node3"}[i%2], Claims: []wire.Claim{{Address: a, State: wire.Owns, Grade: 3}}})
+		m.Tick(now)
+		i++
+	}
+	if took := now - began; took > Default.Deaf+Default.Heartbeat || took < Default.Deaf || len(m.Discords(now)) != 1 {
+		t.Errorf("beside two that go on it owns the address for %s, and says %+v", took, m.Discords(now))
+	}
+}
+
 // TestHeartbeatsAreRationed has a switch let through three heartbeats of ten, and no questions. Now
 // and then a node takes an owner for dead, and each that did so again and again waits ever longer.
 func TestHeartbeatsAreRationed(t *testing.T) {
