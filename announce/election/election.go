@@ -372,7 +372,7 @@ func (m *Machine) rival(now time.Duration, node string, c wire.Claim, s *seat, d
 			if now < m.doubt {
 				return false
 			}
-			if m.announced(s) {
+			if s.told > 0 && now-s.since-announcements[s.told-1] >= m.timing.Heartbeat {
 				s.told, s.since = 0, now // who heard the other one has its Ethernet address
 			}
 			return true

@@ -783,6 +783,32 @@ func TestStrangersAreNotHeard(t *testing.T) {
 	}
 }
 
+// TestAnOwnerTellsTheLinkAgain has an owner, however long it has been one, hear of a worse one, as when a cut link is whole
+// again: it tells the link of the address at once, and not again and again.
+func TestAnOwnerTellsTheLinkAgain(t *testing.T) {
+	for pass := time.Duration(0); pass < 5*time.Second; pass += 100 * time.Millisecond {
+		m, a, now := alone(t)
+		last := now
+		for end := now + pass; now < end; {
+			now += step
+			if d := m.Tick(now); len(d.Announce) > 0 {
+				last = now
+			}
+		}
+		told := 0
+		for range 10 {
+			m.Hear(now, wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a, State: wire.Owns, Grade: 9}}})
+			if d := m.Tick(now); len(d.Announce) > 0 {
+				last, told = now, told+1
+			}
+			now += step
+		}
+		if now-last > Default.Heartbeat || told > 1 {
+			t.Errorf("%s after it has become the owner it tells the link %d times, the last time %s before", pass, told, now-last)
+		}
+	}
+}
+
 // TestAnEchoIsBounded has a node claim what is another's as often as it can.
 func TestAnEchoIsBounded(t *testing.T) {
 	m, a, now := alone(t)
