@@ -65,6 +65,8 @@ type Port struct {
 	sockets          map[uint16]*os.File
 	// vouched is until when the port may answer, nil where that has no end.
 	vouched atomic.Pointer[time.Time]
+	// heeds is which heartbeats are delivered, nil where all are.
+	heeds atomic.Pointer[func(wire.Heartbeat) bool]
 	// full is until when frames are not waited for, in nanoseconds since 1970.
 	full    atomic.Int64
 	groups  groups
@@ -164,6 +166,10 @@ func (p *Port) Answer(answer, watch map[netip.Addr]bool) (unable map[netip.Addr]
 // the process was stopped is so not answered for what another node may have by then.
 func (p *Port) Vouch(until time.Time) { p.vouched.Store(&until) }
 
+// Heed has the port deliver heartbeats only of which heeds says so, which is called as they come. What nobody heeds
+// does not wait, and so takes no room from others.
+func (p *Port) Heed(heeds func(wire.Heartbeat) bool) { p.heeds.Store(&heeds) }
+
 // Say sends what the node says to others.
 func (p *Port) Say(h wire.Heartbeat) error {
 	s := p.state.Load()
@@ -230,7 +236,11 @@ func (p *Port) hear(kind uint16, frame []byte) {
 	mine := p.state.Load().MAC
 	switch kind {
 	case wire.EtherHeartbeat:
-		if h, from, err := wire.ReadHeartbeat(frame); err == nil && from != mine {
+		h, from, err := wire.ReadHeartbeat(frame)
+		if err != nil || from == mine {
+			return
+		}
+		if heeds := p.heeds.Load(); heeds == nil || (*heeds)(h) {
 			p.tell(Event{From: from, Heartbeat: &h})
 		}
 	case wire.EtherARP:

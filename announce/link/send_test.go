@@ -75,3 +75,32 @@ func TestAPortThatIsNotVouchedFor(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatNobodyHeeds has heartbeats come that are of no use, and more of them than may wait: one that is heeded is
+// delivered all the same.
+func TestWhatNobodyHeeds(t *testing.T) {
+	p := &Port{events: make(chan Event, maxWaiting)}
+	p.state.Store(&State{MAC: wire.MAC{2, 0, 0, 0, 0, 1}, MTU: 1500})
+	say := func(node string) {
+		h := wire.Heartbeat{Node: node, Claims: []wire.Claim{{Address: netip.MustParseAddr("192.0.2.100"), State: wire.Owns}}}
+		for _, f := range wire.Frames(wire.MAC{2, 0, 0, 0, 0, 2}, h, 1500) {
+			p.hear(wire.EtherHeartbeat, f)
+		}
+	}
+	say("anybody")
+	p.Heed(func(h wire.Heartbeat) bool { return h.Node == "node2" })
+	for range maxWaiting {
+		say("node3")
+	}
+	say("node2")
+	for _, want := range []string{"anybody", "node2"} {
+		select {
+		case e := <-p.Events():
+			if e.Heartbeat.Node != want {
+				t.Errorf("it delivers what %s says, want %s", e.Heartbeat.Node, want)
+			}
+		default:
+			t.Fatalf("it does not deliver what %s says", want)
+		}
+	}
+}

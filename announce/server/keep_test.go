@@ -186,6 +186,33 @@ func TestItTakesLongToHaveAnAddress(t *testing.T) {
 	}
 }
 
+// What is none of the cluster's is heeded where it says that it owns what the node may answer for, and what has the name of
+// a peer or of the node always is.
+func TestWhoIsHeeded(t *testing.T) {
+	a, other := netip.MustParseAddr("192.0.2.100"), netip.MustParseAddr("192.0.2.101")
+	is := Standing{Candidates: map[netip.Addr]announce.Candidate{a: {}}, Peers: map[string]bool{"node2": true},
+		Marks: map[string]wire.Mark{"node2": wire.MarkOf("node2")}}
+	for _, c := range []struct {
+		node  string
+		mark  wire.Mark
+		claim wire.Claim
+		want  bool
+	}{
+		{"node1", wire.Mark{}, wire.Claim{Address: other}, true},
+		{"node2", wire.Mark{}, wire.Claim{Address: other, State: wire.Owns}, true},
+		{"node2", wire.MarkOf("node2"), wire.Claim{Address: other, State: wire.Owns}, true},
+		{"node2", wire.MarkOf("another cluster's"), wire.Claim{Address: other, State: wire.Owns}, false},
+		{"node2", wire.MarkOf("another cluster's"), wire.Claim{Address: a, State: wire.Owns}, true},
+		{"node3", wire.Mark{}, wire.Claim{Address: other, State: wire.Owns}, false},
+		{"node3", wire.Mark{}, wire.Claim{Address: a, State: wire.Claims}, false},
+		{"node3", wire.Mark{}, wire.Claim{Address: a, State: wire.Owns}, true},
+	} {
+		if got := is.heeds("node1", &wire.Heartbeat{Node: c.node, Mark: c.mark, Claims: []wire.Claim{c.claim}}); got != c.want {
+			t.Errorf("%+v is heeded: %t", c, got)
+		}
+	}
+}
+
 // What another node says that it owns is kept no longer. What it only claims, or pauses with, is.
 func TestKeepsNothingOfOthers(t *testing.T) {
 	a := netip.MustParseAddr("192.0.2.100")

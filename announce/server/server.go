@@ -37,6 +37,24 @@ type Standing struct {
 	Leaving bool
 }
 
+// isForeign reports whether a heartbeat is of no node of the cluster, though it may have the name of one, as a node sees it.
+func (s Standing) isForeign(node string, h *wire.Heartbeat) bool {
+	if h.Node != node && !s.Peers[h.Node] {
+		return true
+	}
+	mark := s.Marks[h.Node]
+	return mark != (wire.Mark{}) && h.Mark != (wire.Mark{}) && mark != h.Mark
+}
+
+// heeds reports whether a heartbeat is of use to a node: one that is none of the cluster's is where it says that somebody owns
+// what the node may answer for.
+func (s Standing) heeds(node string, h *wire.Heartbeat) bool {
+	return !s.isForeign(node, h) || slices.ContainsFunc(h.Claims, func(c wire.Claim) bool {
+		_, is := s.Candidates[c.Address]
+		return is && c.State == wire.Owns
+	})
+}
+
 // lookEvery is how often the interfaces are looked at.
 const lookEvery = time.Second
 
@@ -341,7 +359,12 @@ func (s *Server) stand() {
 			s.open(l)
 		}
 	}
+	is, node := s.is, s.Node
+	heeds := func(h wire.Heartbeat) bool { return is.heeds(node, &h) }
 	for name, l := range s.links {
+		if l.port != nil {
+			l.port.Heed(heeds)
+		}
 		candidacies := on[name]
 		if l.port == nil || l.down() {
 			candidacies = nil // nobody hears it
@@ -445,7 +468,7 @@ func (s *Server) hear(e heard) {
 		node, _ := l.peer(s.now, e.From, s.Timing)
 		l.strangers[e.Conflict] = e.From
 		s.do(l, l.machine.Conflict(s.now, e.Conflict, node))
-	case s.isForeign(e.Heartbeat):
+	case s.is.isForeign(s.Node, e.Heartbeat):
 		s.hearForeign(l, e.From, e.Heartbeat.Claims)
 	case e.Heartbeat.Node == s.Node:
 		s.hearName(l, e.From)
@@ -457,15 +480,6 @@ func (s *Server) hear(e heard) {
 		s.do(l, l.machine.Hear(s.now, *e.Heartbeat))
 		s.yield(l, e.Heartbeat.Claims)
 	}
-}
-
-// isForeign reports whether a heartbeat is of no node of the cluster, though it may have the name of one.
-func (s *Server) isForeign(h *wire.Heartbeat) bool {
-	if h.Node != s.Node && !s.is.Peers[h.Node] {
-		return true
-	}
-	mark := s.is.Marks[h.Node]
-	return mark != (wire.Mark{}) && h.Mark != (wire.Mark{}) && mark != h.Mark
 }
 
 // hearForeign takes note of what a node owns that is none of the cluster's. It is no rival: it goes by no order of this cluster's,
