@@ -28,7 +28,7 @@ demo: deps build ## Bring up three nodes, show what Weft does, and stop
 
 test: deps build flanneld lint ## Lint, then every test; needs root
 	@test "$$(id -u)" = 0 || { echo "make test needs root: it makes network namespaces and sends packets" >&2; exit 1; }
-	$(GO) test -timeout 14m -p 2 ./...
+	$(GO) test -timeout 30m -p 2 ./...
 
 test-attack: deps ## Every attack on a cluster of every plug-in, and a table of what came of it; needs root
 	@test "$$(id -u)" = 0 || { echo "make test-attack needs root: it makes network namespaces and sends packets" >&2; exit 1; }
