@@ -81,6 +81,7 @@ func report(w io.Writer) {
 	}
 	fmt.Fprintln(t)
 	var succeeded, tried int
+	var broken []string
 	for _, a := range attacks {
 		of, ok := results.of[a.name]
 		if !ok {
@@ -93,6 +94,8 @@ func report(w io.Writer) {
 			case !ok:
 				fmt.Fprint(t, "\t")
 				continue
+			case o.broken:
+				broken = append(broken, a.name+" on "+c.name)
 			case o.succeeded:
 				succeeded++
 				fallthrough
@@ -105,4 +108,8 @@ func report(w io.Writer) {
 	}
 	t.Flush()
 	fmt.Fprintf(w, "%d attacks tried on %d clusters: %d trials, %d succeeded\n", len(results.of), len(clusters), tried, succeeded)
+	// Last, as of a long output people see the end.
+	for _, b := range broken {
+		fmt.Fprintf(w, "BROKEN, came to nothing: %s\n", b)
+	}
 }
