@@ -45,12 +45,14 @@ type Work struct {
 	LeftOut func(context.Context) (map[string]bool, error)
 }
 
-// Put creates the DaemonSet, or makes the one there is like it.
+// Put creates the DaemonSet, or makes the one there is like it. It may be given one that was read.
 func (w *Work) Put(ctx context.Context, d *appsv1.DaemonSet) error {
 	want, err := toUnstructured(d)
 	if err != nil {
 		return err
 	}
+	// An API server creates nothing that has one, and does not look first whether it is there.
+	want.SetResourceVersion("")
 	in := w.Client.Resource(DaemonSets).Namespace(w.Namespace)
 	_, err = in.Create(ctx, want, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {

@@ -10,7 +10,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/dynamic/fake"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/cli/kubeproxy"
@@ -19,12 +18,6 @@ import (
 // TestPreviewWithout has a cluster that never had kube-proxy and CoreDNS, and others: what nobody does
 // without Weft is told before it is taken out, and nothing where somebody does it.
 func TestPreviewWithout(t *testing.T) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
 	node := func(name string, annotations map[string]string) runtime.Object {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}}
 	}
@@ -56,7 +49,7 @@ func TestPreviewWithout(t *testing.T) {
 		"Weft was never on a node": {[]runtime.Object{node("node1", nil)}, false, nil},
 	} {
 		var said []string
-		r := New(fake.NewSimpleDynamicClient(scheme, test.objects...), Options{Progress: func(line string) { said = append(said, line) }})
+		r := New(server(t, test.objects...), Options{Progress: func(line string) { said = append(said, line) }})
 		if err := r.previewNodes(t.Context(), test.ended); err != nil {
 			t.Fatal(name, err)
 		}
