@@ -2,6 +2,7 @@ package removal
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/client-go/dynamic/fake"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/cli/everynode"
 )
 
@@ -36,17 +38,24 @@ func agents() *appsv1.DaemonSet {
 // forced runs weft uninstall --yes --force, and returns what it says.
 func forced(t *testing.T, client *fake.FakeDynamicClient, purge bool) string {
 	t.Helper()
+	said, err := force(t, client, purge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return said
+}
+
+// force does it where it may fail.
+func force(t *testing.T, client *fake.FakeDynamicClient, purge bool) (string, error) {
 	var said []string
 	r := New(client, Options{Namespace: "weft-system", Force: true, Purge: purge, Poll: 10 * time.Millisecond, Progress: func(line string) { said = append(said, line) }})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // or what waits for ever would
 	defer cancel()
-	if err := r.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
-	return strings.Join(said, "\n")
+	err := r.Run(ctx)
+	return strings.Join(said, "\n"), err
 }
 
-const leftOut = "nodes that were left out, as nothing is heard of their kubelets: down: "
+const leftOut = "nodes that were left out, as nothing was heard of their kubelets: down: "
 
 // TestForcedAgain runs once more what left out a node that is down: the namespace is being deleted still, as a pod of that
 // node is in it. That holds nothing else up, and the node is named again.
@@ -85,5 +94,47 @@ func TestForcedAfterNot(t *testing.T) {
 	}
 	if d, err := everynode.Get(t.Context(), client, "weft-system", cleanerName); err != nil || d != nil {
 		t.Errorf("DaemonSet %s is left: %v, %v", cleanerName, d, err)
+	}
+}
+
+// TestForcedComesBack has a node that was left out back before the end, too late to be cleaned.
+func TestForcedComesBack(t *testing.T) {
+	client := server(t, down(), system(), agents())
+	client.PrependReactor("delete", "namespaces", func(k8stesting.Action) (bool, runtime.Object, error) {
+		back := down()
+		back.Status.Conditions[0].Status = corev1.ConditionTrue
+		return false, nil, client.Tracker().Update(nodes, unstructure(t, back), "")
+	})
+	if said := forced(t, client, false); !strings.Contains(said, leftOut) {
+		t.Errorf("it says only:\n%s", said)
+	}
+}
+
+// TestForcedUnfinished cannot write to Nodes at first, in a cluster whose namespace is not Weft's. The run that fails names
+// the node that it left out, and so does the next one, for which there are no objects of Weft to delete. The one after
+// that has nothing to do.
+func TestForcedUnfinished(t *testing.T) {
+	n := down()
+	n.Annotations = map[string]string{api.OnLinkAnnotation: "192.0.2.0/24"}
+	client := server(t, n, agents())
+	failure := errors.New("not now")
+	client.PrependReactor("patch", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) {
+		if failure == nil {
+			return true, nil, client.Tracker().Update(nodes, unstructure(t, down()), "")
+		}
+		return true, nil, failure
+	})
+	said, err := force(t, client, false)
+	if !errors.Is(err, failure) {
+		t.Errorf("it fails with %v", err)
+	}
+	failure = nil
+	for _, said := range []string{said, forced(t, client, false)} {
+		if !strings.Contains(said, leftOut+"Weft's pods there go once ") {
+			t.Errorf("it says only:\n%s", said)
+		}
+	}
+	if said := forced(t, client, false); said != "" {
+		t.Errorf("where nothing is left to do it says:\n%s", said)
 	}
 }

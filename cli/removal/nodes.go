@@ -150,9 +150,9 @@ func (r *Removal) forceCleaner(ctx context.Context) error {
 	return r.work().Put(ctx, d)
 }
 
-// cleanNodeObjects takes what the agents said on Node objects off them.
-func (r *Removal) cleanNodeObjects(ctx context.Context) error {
-	return r.each(ctx, nodes, "", "", func(o *unstructured.Unstructured) error {
+// cleanNodeObjects takes what the agents said on Node objects off them, and returns of how many.
+func (r *Removal) cleanNodeObjects(ctx context.Context) (count int, err error) {
+	err = r.each(ctx, nodes, "", "", func(o *unstructured.Unstructured) error {
 		var n corev1.Node
 		if err := convert(o, &n); err != nil {
 			return err
@@ -175,8 +175,10 @@ func (r *Removal) cleanNodeObjects(ctx context.Context) error {
 			}
 		}
 		r.progress("node %s: its object says nothing of Weft any more", n.Name)
+		count++
 		return nil
 	})
+	return count, err
 }
 
 func subresource(name string) []string {

@@ -48,7 +48,7 @@ type Options struct {
 type Removal struct {
 	Options
 	client dynamic.Interface
-	// left are the nodes that were not waited for.
+	// left are the nodes that were not waited for, also those that are back since.
 	left map[string]bool
 }
 
@@ -57,7 +57,7 @@ func New(client dynamic.Interface, o Options) *Removal {
 	if o.Poll == 0 {
 		o.Poll = time.Second
 	}
-	return &Removal{Options: o, client: client}
+	return &Removal{Options: o, client: client, left: make(map[string]bool)}
 }
 
 // The resources that are read and written beside those of owned.
@@ -171,43 +171,63 @@ func (r *Removal) Run(ctx context.Context) error {
 	if err := r.cleanNodes(ctx); err != nil {
 		return err
 	}
+	if err := r.deleteObjects(ctx); err != nil {
+		return err
+	}
+	for _, d := range has.ended {
+		r.progress("nobody does Services now, as DaemonSet %s has no pods: run %s", d, kubeproxy.Command("restore", d))
+	}
+	return nil
+}
+
+// deleteObjects deletes Weft's objects, and takes off those of others what Weft said there.
+func (r *Removal) deleteObjects(ctx context.Context) error {
 	list, err := r.ownedObjects(ctx)
 	if err != nil {
 		return err
 	}
+	// Also where something fails here: a run after this one does not know of nodes that are back by then.
+	defer func() { r.sayLeft(list) }()
 	for _, o := range list {
 		if err := r.delete(ctx, o); err != nil {
 			return err
 		}
 	}
-	if err := r.cleanNodeObjects(ctx); err != nil {
+	cleaned, err := r.cleanNodeObjects(ctx)
+	if err != nil {
 		return err
 	}
-	// Pods of a node that is down end once it is back, and the namespace with them. A run before this one may have
-	// left it out already.
-	if r.Force {
-		if r.left, err = r.down(ctx); err != nil {
+	// A run before this one may have left out nodes that are down. Where it left nothing to this one, it was the last.
+	if r.Force && (len(list) > 0 || cleaned > 0) {
+		down, err := r.down(ctx)
+		if err != nil {
 			return err
 		}
+		maps.Copy(r.left, down)
 	}
+	// Pods of a node that is down end once it is back, and the namespace with them.
 	if len(r.left) == 0 {
 		if err := r.awaitGone(ctx, namespaces, "", r.Namespace, list); err != nil {
 			return err
 		}
 	}
 	if r.Purge {
-		if err := r.purge(ctx); err != nil {
-			return err
-		}
-	}
-	if len(r.left) > 0 && len(list) > 0 {
-		r.progress("nodes that were left out, as nothing is heard of their kubelets: %s: Weft's pods there, and with them namespace %s, go once the Node is back or deleted; what is in a kernel that goes on meanwhile goes when the node boots; on their disks stay 10-weft.conflist in /etc/cni/net.d and weft-cni in /opt/cni/bin, or where the chart was told: delete both there, or no pod starts",
-			named(r.left), r.Namespace)
-	}
-	for _, d := range has.ended {
-		r.progress("nobody does Services now, as DaemonSet %s has no pods: run %s", d, kubeproxy.Command("restore", d))
+		return r.purge(ctx)
 	}
 	return nil
+}
+
+// sayLeft tells which nodes were left out, and what stays there.
+func (r *Removal) sayLeft(deleted []object) {
+	if len(r.left) == 0 {
+		return
+	}
+	what := "Weft's pods there"
+	if slices.Contains(deleted, object{namespaces, "", r.Namespace}) {
+		what += ", and with them namespace " + r.Namespace + ","
+	}
+	r.progress("nodes that were left out, as nothing was heard of their kubelets: %s: %s go once the Node is back or deleted; what is in a kernel that goes on meanwhile goes when the node boots; on their disks stay 10-weft.conflist in /etc/cni/net.d and weft-cni in /opt/cni/bin, or where the chart was told: delete both there, or no pod starts",
+		named(r.left), what)
 }
 
 func (r *Removal) progress(format string, args ...any) { r.Progress(fmt.Sprintf(format, args...)) }

@@ -22,23 +22,13 @@ import (
 func server(t *testing.T, objects ...runtime.Object) *fake.FakeDynamicClient {
 	t.Helper()
 	objects = slices.Clone(objects)
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
 	lists := map[schema.GroupVersionResource]string{crds: "CustomResourceDefinitionList", nodes: "NodeList", pods: "PodList", endpointSlices: "EndpointSliceList"}
 	for _, o := range owned {
 		lists[o.GroupVersionResource] = o.Resource + "List"
 	}
 	// The fake holds what is written as it is written, and lists no mixture of that and of Go types.
 	for i, o := range objects {
-		u := &unstructured.Unstructured{}
-		if err := scheme.Convert(o, u, nil); err != nil {
-			t.Fatal(err)
-		}
-		objects[i] = u
+		objects[i] = unstructure(t, o)
 	}
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists, objects...)
 	client.PrependReactor("create", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
@@ -49,4 +39,20 @@ func server(t *testing.T, objects ...runtime.Object) *fake.FakeDynamicClient {
 		return err != nil, nil, err
 	})
 	return client
+}
+
+// unstructure returns an object as the fake holds those that are written.
+func unstructure(t *testing.T, o runtime.Object) *unstructured.Unstructured {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u := &unstructured.Unstructured{}
+	if err := scheme.Convert(o, u, nil); err != nil {
+		t.Fatal(err)
+	}
+	return u
 }
