@@ -26,8 +26,8 @@ kube-proxy remove has ended kube-proxy, as nobody does Services then. Without --
 what else nobody does then, of Services, names and addresses on the link. It waits for all
 nodes, with --force not for those of whose kubelets nothing is heard.
 
-What users asked for, the custom resources and their definitions, stays unless
---purge is given. It may be run again: it goes on where it was.`,
+What users asked for, the custom resources and their definitions and the annotation
+weft.network/data-plane of Nodes, stays unless --purge is given. It may be run again: it goes on where it was.`,
 		Example: `  weft uninstall
   weft uninstall --yes
   weft uninstall --purge
@@ -38,7 +38,7 @@ What users asked for, the custom resources and their definitions, stays unless
 	f := cmd.Flags()
 	yes := f.Bool("yes", false, "do it; without it, only say what would be done")
 	force := f.Bool("force", false, "also where pods have their network from Weft, which cuts them off, nobody else does Services, or nodes are down, which are left out")
-	purge := f.Bool("purge", false, "delete custom resources and their definitions as well")
+	purge := f.Bool("purge", false, "delete custom resources and their definitions as well, and what users wrote on Nodes")
 	timeout := f.Duration("timeout", 5*time.Minute, "`TIME` to wait for the nodes")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		settings, err := c.settings()

@@ -157,7 +157,7 @@ func (r *Removal) cleanNodeObjects(ctx context.Context) (count int, err error) {
 		if err := convert(o, &n); err != nil {
 			return err
 		}
-		metadata, status := nodePatches(&n)
+		metadata, status := nodePatches(&n, r.Purge)
 		if metadata == nil && status == nil {
 			return nil
 		}
@@ -174,7 +174,7 @@ func (r *Removal) cleanNodeObjects(ctx context.Context) (count int, err error) {
 				return fmt.Errorf("node %s: take off what its agent said: %w", n.Name, err)
 			}
 		}
-		r.progress("node %s: its object says nothing of Weft any more", n.Name)
+		r.progress("node %s: took Weft's annotations and conditions off its object", n.Name)
 		count++
 		return nil
 	})
@@ -189,13 +189,18 @@ func subresource(name string) []string {
 }
 
 // nodePatches returns the strategic merge patches that take annotations and
-// conditions of Weft off a node, nil where there are none.
-func nodePatches(n *corev1.Node) (metadata, status map[string]any) {
+// conditions of Weft off a node, nil where there are none. What a user wrote there stays unless
+// purge is given.
+func nodePatches(n *corev1.Node, purge bool) (metadata, status map[string]any) {
 	gone := make(map[string]any)
 	for name := range n.Annotations {
 		if strings.HasPrefix(name, api.GroupVersion.Group+"/") {
 			gone[name] = nil
 		}
+	}
+	// Under that name agents of earlier versions said something else, which asks for nothing.
+	if !purge && api.AskedDataPlane(n) != "" {
+		delete(gone, api.DataPlaneAnnotation)
 	}
 	if len(gone) > 0 {
 		metadata = map[string]any{"metadata": map[string]any{"annotations": gone}}

@@ -36,7 +36,7 @@ type Options struct {
 	// not wait for nodes of whose kubelets nothing is heard.
 	Force bool
 	// Purge deletes what users asked for as well: custom resources and their
-	// definitions.
+	// definitions, and what they wrote on Nodes.
 	Purge bool
 	// Progress is told what was done, a line each.
 	Progress func(line string)
@@ -137,7 +137,7 @@ func (r *Removal) previewNodes(ctx context.Context, ended bool) error {
 		if err := convert(o, &n); err != nil {
 			return err
 		}
-		if metadata, status := nodePatches(&n); metadata != nil || status != nil {
+		if metadata, status := nodePatches(&n, r.Purge); metadata != nil || status != nil {
 			count++
 		}
 		does.add(&n)
