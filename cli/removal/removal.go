@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/cli/everynode"
 	"github.com/weftnet/weft/cli/kubeproxy"
 	"github.com/weftnet/weft/registry"
@@ -206,8 +207,8 @@ func (r *Removal) deleteObjects(ctx context.Context) error {
 		maps.Copy(r.left, down)
 	}
 	// Pods of a node that is down end once it is back, and the namespace with them.
-	if len(r.left) == 0 {
-		if err := r.awaitGone(ctx, namespaces, "", r.Namespace, list); err != nil {
+	if own := r.ownNamespace(); len(r.left) == 0 && slices.Contains(list, own) {
+		if err := r.awaitGone(ctx, own); err != nil {
 			return err
 		}
 	}
@@ -223,7 +224,7 @@ func (r *Removal) sayLeft(deleted []object) {
 		return
 	}
 	what := "Weft's pods there"
-	if slices.Contains(deleted, object{namespaces, "", r.Namespace}) {
+	if slices.Contains(deleted, r.ownNamespace()) {
 		what += ", and with them namespace " + r.Namespace + ","
 	}
 	r.progress("nodes that were left out, as nothing was heard of their kubelets: %s: %s go once the Node is back or deleted; what is in a kernel that goes on meanwhile goes when the node boots; on their disks stay 10-weft.conflist in /etc/cni/net.d and weft-cni in /opt/cni/bin, or where the chart was told: delete both there, or no pod starts",
@@ -301,6 +302,9 @@ type object struct {
 	namespace, name string
 }
 
+// ownNamespace names the namespace of Weft's own objects, which is Weft's where it bears its label.
+func (r *Removal) ownNamespace() object { return object{namespaces, "", r.Namespace} }
+
 // ownedObjects lists Weft's objects.
 func (r *Removal) ownedObjects(ctx context.Context) ([]object, error) {
 	var list []object
@@ -322,22 +326,37 @@ func (r *Removal) ownedObjects(ctx context.Context) ([]object, error) {
 	return list, nil
 }
 
-// definitions calls f with the definitions of the custom resources that are Weft's.
+// definitions calls f with the definitions of the custom resources that are Weft's: those of the
+// groups in which it has some, and the category that it gives them. The category alone is anybody's to
+// give, and a group may have others' beside them.
 func (r *Removal) definitions(ctx context.Context, f func(*unstructured.Unstructured) error) error {
+	groups := []string{api.GroupVersion.Group, api.ClusterNetwork.Group}
 	return r.each(ctx, crds, "", "", func(o *unstructured.Unstructured) error {
+		group, _, _ := unstructured.NestedString(o.Object, "spec", "group")
 		categories, _, _ := unstructured.NestedStringSlice(o.Object, "spec", "names", "categories")
-		if !slices.Contains(categories, category) {
+		if !slices.Contains(groups, group) || !slices.Contains(categories, category) {
 			return nil
 		}
 		return f(o)
 	})
 }
 
-// purge deletes these definitions, which deletes the resources.
+// purge deletes these definitions, which deletes the resources, and waits until that is done.
 func (r *Removal) purge(ctx context.Context) error {
-	return r.definitions(ctx, func(o *unstructured.Unstructured) error {
-		return r.delete(ctx, object{crds, "", o.GetName()})
+	var deleted []object
+	err := r.definitions(ctx, func(o *unstructured.Unstructured) error {
+		deleted = append(deleted, object{crds, "", o.GetName()})
+		return r.delete(ctx, deleted[len(deleted)-1])
 	})
+	if err != nil {
+		return err
+	}
+	for _, o := range deleted {
+		if err := r.awaitGone(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // previewPurge tells what purge would delete, and how many objects go with each definition.
@@ -385,18 +404,16 @@ func (r *Removal) delete(ctx context.Context, o object) error {
 	return nil
 }
 
-// awaitGone waits until the end of an object that is among those deleted.
-func (r *Removal) awaitGone(ctx context.Context, resource schema.GroupVersionResource, namespace, name string, deleted []object) error {
-	if !slices.Contains(deleted, object{resource, namespace, name}) {
-		return nil
-	}
+// awaitGone waits until the end of an object that is being deleted. One of that name that is not is
+// another, which somebody made since.
+func (r *Removal) awaitGone(ctx context.Context, gone object) error {
 	for {
-		o, err := r.get(ctx, resource, namespace, name)
-		if err != nil || o == nil {
+		o, err := r.get(ctx, gone.resource, gone.namespace, gone.name)
+		if err != nil || o == nil || o.GetDeletionTimestamp() == nil {
 			return err
 		}
 		if !r.pause(ctx) {
-			return fmt.Errorf("%s %s is being deleted, but is still there: what is in it has a finalizer that somebody must remove", resource.Resource, name)
+			return fmt.Errorf("%s %s is being deleted, but is still there: what is in it has a finalizer that somebody must remove", gone.resource.Resource, gone.name)
 		}
 	}
 }

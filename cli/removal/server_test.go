@@ -44,6 +44,9 @@ func server(t *testing.T, objects ...runtime.Object) *fake.FakeDynamicClient {
 // unstructure returns an object as the fake holds those that are written.
 func unstructure(t *testing.T, o runtime.Object) *unstructured.Unstructured {
 	t.Helper()
+	if u, ok := o.(*unstructured.Unstructured); ok {
+		return u
+	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme} {
 		if err := add(scheme); err != nil {
