@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
 	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/lab"
@@ -34,6 +37,22 @@ func (c *connection) settings() (daemon.Settings, error) {
 		c.settled = &s
 	}
 	return *c.settled, nil
+}
+
+// How many requests a second the client of dynamicClient sends at most, on average and after it was
+// idle, where its configuration does not say: as many as a registry. With client-go's own 5 a command
+// that writes to each Node of a large cluster does not end in time.
+const (
+	dynamicQPS   = 50
+	dynamicBurst = 100
+)
+
+// dynamicClient returns a client for what is no registry's, as DaemonSets and roles.
+func dynamicClient(cluster *daemon.Cluster) (dynamic.Interface, error) {
+	config := rest.CopyConfig(cluster.REST)
+	config.UserAgent = daemon.UserAgent("weft")
+	config.QPS, config.Burst = cmp.Or(config.QPS, dynamicQPS), cmp.Or(config.Burst, dynamicBurst)
+	return dynamic.NewForConfig(config)
 }
 
 // namespaceFlag gives a command the flag -n and returns what tells the

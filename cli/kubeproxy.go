@@ -10,12 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/cli/kubeproxy"
-	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/registry"
 )
@@ -183,9 +180,7 @@ func (c *connection) kubeProxyChange(verb, short string, do func(*kubeproxy.Chan
 		if settings.Kubernetes == nil {
 			return errors.New("kube-proxy is Kubernetes', and the registry is etcd: there spec.serviceProxy of the ClusterConfig says who does Services")
 		}
-		config := rest.CopyConfig(settings.Kubernetes.REST)
-		config.UserAgent = daemon.UserAgent("weft")
-		client, err := dynamic.NewForConfig(config)
+		client, err := dynamicClient(settings.Kubernetes)
 		if err != nil {
 			return err
 		}

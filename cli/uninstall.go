@@ -7,11 +7,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 
 	"github.com/weftnet/weft/cli/removal"
-	"github.com/weftnet/weft/daemon"
 )
 
 func newUninstall(c *connection) *cobra.Command {
@@ -48,9 +45,7 @@ weft.network/data-plane of Nodes, stays unless --purge is given. It may be run a
 		if settings.Kubernetes == nil {
 			return errors.New("uninstall is for Kubernetes, and the registry is etcd: stop the agent of each node and run there: weft-agent uninstall")
 		}
-		config := rest.CopyConfig(settings.Kubernetes.REST)
-		config.UserAgent = daemon.UserAgent("weft")
-		client, err := dynamic.NewForConfig(config)
+		client, err := dynamicClient(settings.Kubernetes)
 		if err != nil {
 			return err
 		}
