@@ -99,7 +99,7 @@ var floodAttacks = []attack{
 			most := number("nf_conntrack_max")
 			bound := most / mostOfFlows
 			guest, other := t.guest("node1"), t.guest("node1")
-			defer t.run(node, "conntrack", "-D", "-s", guest.v4.String())
+			defer t.forget(node, guest)
 			if !t.gets(guest, t.stranger) {
 				t.Fatal("control: a pod that has no connections may begin none")
 			}
@@ -133,8 +133,7 @@ var floodAttacks = []attack{
 			}
 			bound := number("nf_conntrack_max") / mostOfFlows
 			guest, other, friend := t.guest("node1"), t.guest("node1"), t.guest("node2")
-			forget := func(on *hand) { t.sh(on, fmt.Sprintf("conntrack -D -s %s 2>&1 || true", t.addr(guest))) }
-			defer forget(node)
+			defer t.forget(node, guest)
 			if !t.gets(guest, friend) {
 				t.Fatal("control: a pod that has no connections may begin none")
 			}
@@ -154,7 +153,7 @@ var floodAttacks = []attack{
 			refused := false
 			for i := 0; !refused && number("nf_conntrack_count") <= 2*bound; i++ {
 				t.must(t.hand(guest), order{Do: "flows", To: netip.AddrPortFrom(t.addr(friend), 1), Count: min(bound/4, 60_000), Data: []byte("x"), Wait: patience})
-				forget(near)
+				t.forget(near, guest)
 				refused = !t.gets(guest, friend)
 			}
 			for began := time.Now(); !refused && time.Since(began) < soon; {
@@ -294,6 +293,12 @@ spec:
 			}
 		},
 	},
+}
+
+// forget has a node track none of the connections that a pod began. That one ended by itself meanwhile is an error to conntrack.
+func (t *trial) forget(on *hand, began *machine) {
+	t.Helper()
+	t.sh(on, fmt.Sprintf("conntrack -D -s %s >/dev/null 2>&1 || true", t.addr(began)))
 }
 
 // gets reports whether a datagram of a pod's gets to a machine, with which it has
