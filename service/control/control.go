@@ -16,7 +16,8 @@
 // of the two one finds it changed.
 //
 // One write of a user may change what is to be said of very many Services of his. So namespaces
-// take turns at all that is done for Services, and a round does what there is time for.
+// take turns at all that is done for Services, and a round does what there is time for. What fails waits, ever
+// longer, before it is tried again.
 //
 // Start reading at decide; grants.go has what Services get, slices.go their EndpointSlices,
 // nodes.go whose pods are ready no more as their node is dead, tell.go what is said of Services,
@@ -96,13 +97,17 @@ func Run(ctx context.Context, r registry.Registry, log *slog.Logger, metrics pro
 			if err := cache.WaitSynced(ctx); err != nil {
 				return err
 			}
-			turn := turns{beaten: backoff}
+			turn := turns{told: func(err error) { log.Warn("services: "+part+": trying again", "error", err) }}
 			return retry.Loop{Changed: changes, Pause: pause, AfterError: backoff.First, Backoff: backoff, Told: failed(log, part)}.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 				began := time.Now()
 				calls := round(cache.Snapshot())
 				rest := 4 * time.Since(began)
 				err := carryOut(ctx, r, turn.each(calls, max(roundTime, rest)))
 				retry.Sleep(ctx, rest)
+				// What failed alone waits alone.
+				if _, is := errors.AsType[away](err); !is {
+					err = nil
+				}
 				return turn.again(), err
 			})
 		})
@@ -124,7 +129,7 @@ func Run(ctx context.Context, r registry.Registry, log *slog.Logger, metrics pro
 	keep("what is wrong", tellPause, func(objects registry.Objects) (calls []call) {
 		show(objects)
 		for _, s := range t.decide(objects) {
-			calls = append(calls, call{Namespace: s.service.Namespace, Do: s.write})
+			calls = append(calls, call{Namespace: s.service.Namespace, About: s.service.Name, Do: s.write})
 		}
 		return calls
 	})
@@ -274,58 +279,81 @@ type call = pools.Call
 
 // calls are what was decided, those of one namespace in the order in which they are to be done.
 func (d decision) calls() (calls []call) {
-	add := func(namespace string, do func(context.Context, registry.Registry) error) {
-		calls = append(calls, call{Namespace: namespace, Do: do})
+	add := func(namespace, verb, name string, do func(context.Context, registry.Registry) error) {
+		calls = append(calls, call{Namespace: namespace, About: verb + " " + name, Do: do})
 	}
 	for _, g := range d.make {
-		add(g.Spec.Namespace, func(ctx context.Context, r registry.Registry) error {
+		add(g.Spec.Namespace, "make", g.Name, func(ctx context.Context, r registry.Registry) error {
 			return create(ctx, r, service.GrantKind, g)
 		})
 	}
 	for _, f := range d.fill {
-		add(f.service.Namespace, f.write)
+		add(f.service.Namespace, "fill", f.service.Name, f.write)
 	}
 	for _, s := range d.say {
-		add(s.service.Namespace, s.write)
+		add(s.service.Namespace, "say", s.service.Name, s.write)
 	}
 	use := make(map[registry.Key]usage)
 	for _, g := range d.remove {
-		add(g.Spec.Namespace, func(ctx context.Context, r registry.Registry) error { return remove(ctx, r, g, use) })
+		add(g.Spec.Namespace, "remove", g.Name, func(ctx context.Context, r registry.Registry) error { return remove(ctx, r, g, use) })
 	}
 	for _, s := range d.create {
-		add(s.Namespace, func(ctx context.Context, r registry.Registry) error {
+		add(s.Namespace, "create", s.Name, func(ctx context.Context, r registry.Registry) error {
 			return create(ctx, r, api.EndpointSlice, s)
 		})
 	}
 	for _, s := range d.update {
-		add(s.Namespace, func(ctx context.Context, r registry.Registry) error {
+		add(s.Namespace, "update", s.Name, func(ctx context.Context, r registry.Registry) error {
 			_, err := r.Update(ctx, api.EndpointSlice, s)
 			return err
 		})
 	}
 	for _, s := range d.drop {
-		add(s.Namespace, func(ctx context.Context, r registry.Registry) error {
+		add(s.Namespace, "drop", s.Name, func(ctx context.Context, r registry.Registry) error {
 			return r.Delete(ctx, api.EndpointSlice, registry.KeyOf(s), s.ResourceVersion)
 		})
 	}
 	return calls
 }
 
-// carryOut does calls one after the other. What somebody else did meanwhile is no error: what is left is decided again.
+// away is what failed where the registry answers nothing.
+type away struct{ error }
+
+func (a away) Unwrap() error { return a.error }
+
+// carryOut does calls one after the other, and ends where the registry is away. What somebody else did meanwhile is
+// no error: what is left is decided again.
 func carryOut(ctx context.Context, r registry.Registry, calls iter.Seq[call]) error {
 	var failed []error
 	for c := range calls {
-		within, cancel := context.WithTimeout(ctx, callTimeout)
-		err := c.Do(within, r)
-		cancel()
+		err := within(ctx, func(ctx context.Context) error { return c.Do(ctx, r) })
 		if err != nil && !overtaken(err) {
 			failed = append(failed, err)
 		}
-		if ctx.Err() != nil || errors.Is(err, registry.ErrUnavailable) {
+		if ctx.Err() != nil {
 			break
+		}
+		if errors.Is(err, registry.ErrUnavailable) && isAway(ctx, r) {
+			return away{errors.Join(failed...)}
 		}
 	}
 	return errors.Join(failed...)
+}
+
+// within does something with the registry, for no longer than a call may take.
+func within(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return do(ctx)
+}
+
+// isAway reports whether the registry does not answer either where it is asked for what is nobody's in particular.
+// What it does not answer may be about one namespace alone, as where it has others admit what is written there.
+func isAway(ctx context.Context, r registry.Registry) bool {
+	return errors.Is(within(ctx, func(ctx context.Context) error {
+		_, err := r.Get(ctx, api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
+		return err
+	}), registry.ErrUnavailable)
 }
 
 // overtaken reports whether a call failed by what somebody else did meanwhile.

@@ -48,13 +48,17 @@ func TestWhatCannotBeReadIsAnErrorWhereItIsInTheWay(t *testing.T) {
 	}
 }
 
-// restless is a registry in which somebody changes each Service of namespace default whenever it is written.
+// restless is a registry in which somebody changes each Service of namespace default whenever it is written. Those
+// that are called so are refused.
 type restless struct {
 	registry.Registry
 	writes int
 }
 
 func (r *restless) Update(ctx context.Context, k *registry.Kind, o registry.Object, opts ...registry.WriteOption) (registry.Object, error) {
+	if o.GetName() == "refused" {
+		return nil, k.Errorf(registry.KeyOf(o), registry.ErrInvalid, nil)
+	}
 	if k == api.Service && o.GetNamespace() == "default" {
 		r.writes++
 		return nil, k.Errorf(registry.KeyOf(o), registry.ErrConflict, nil)
@@ -62,7 +66,8 @@ func (r *restless) Update(ctx context.Context, k *registry.Kind, o registry.Obje
 	return r.Registry.Update(ctx, k, o, opts...)
 }
 
-// Each round writes the Grant, and that begins the next one. Nobody else waits for that.
+// Each round writes the Grant, and that begins the next one. Nobody else waits for that, nor does it change by what
+// else of its namespace fails.
 func TestRoundsThatGetNothingDoneAreEverRarer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -70,7 +75,9 @@ func TestRoundsThatGetNothingDoneAreEverRarer(t *testing.T) {
 		r := &restless{Registry: memory.New()}
 		config := &api.ClusterConfig{Spec: api.ClusterConfigSpec{ServiceNetworks: []string{"10.96.0.0/24"}}}
 		config.Name = api.DefaultName
-		for k, o := range map[*registry.Kind]registry.Object{api.ClusterConfigKind: config, api.Service: newService(0)} {
+		refused := newService(1)
+		refused.Name = "refused"
+		for o, k := range map[registry.Object]*registry.Kind{config: api.ClusterConfigKind, newService(0): api.Service, refused: api.Service} {
 			if _, err := r.Create(ctx, k, o); err != nil {
 				t.Fatal(err)
 			}

@@ -63,10 +63,11 @@ type marking struct {
 
 // look has Nodes say what follows from the leases that somebody holds now.
 func (w *watch) look(ctx context.Context, r registry.Registry, objects registry.Objects) error {
-	within, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	held, err := r.Holders(within, api.NodeLeasePrefix)
-	if err != nil {
+	var held map[string]string
+	if err := within(ctx, func(ctx context.Context) (err error) {
+		held, err = r.Holders(ctx, api.NodeLeasePrefix)
+		return err
+	}); err != nil {
 		w.since = nil // nobody knows who held one meanwhile
 		return err
 	}

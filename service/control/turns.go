@@ -1,7 +1,9 @@
 package control
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"iter"
 	"slices"
 	"time"
@@ -12,118 +14,187 @@ import (
 
 // turns has namespaces take turns, of one call each, so that none waits for all that is to be done for
 // another. What is for no namespace has its turn, too.
+//
+// What failed waits before it is tried again, ever longer until it is done, however it failed: where somebody else
+// wrote in between, that may be what the rounds themselves do. Nothing else waits for it. But where a call takes
+// long, or the registry does not answer it, others cannot be done meanwhile. So then all of its namespace waits,
+// and comes behind all other namespaces after that, until a call of it is done again.
 type turns struct {
-	// beaten is how long a namespace waits of which all was overtaken that a round tried.
-	beaten retry.Backoff
-	// line are those for which something is left to be done, in the order of their turns.
-	line []string
-	// of is by namespace how its calls went.
-	of map[string]*course
+	// line are those for which something is left to be done, in the order of their turns, and last those that come
+	// behind all of them.
+	line, last []string
+	// waits are by what waits, or has waited and is not done yet.
+	waits map[subject]*wait
+	// told, if set, gets how a call fails, once while it fails in one way.
+	told func(error)
 }
 
-// course is how the calls for a namespace went.
-type course struct {
-	// past is how many of its first calls come last in the next round, as they have failed since all was tried. So
-	// what is never done keeps nothing else of the namespace from being done.
-	past int
-	// overtaken is how many calls of the last round somebody else was before, and others how many were done or
-	// failed in another way.
-	overtaken, others int
-	// until is when something is to be done again, and beaten how long it waits the next time. Where all was
-	// changed meanwhile, that may be what the rounds themselves do: each is to be later than the one before.
-	until  time.Time
-	beaten retry.Backoff
+// subject is what a call is about, which is the same in each round; about is empty where it is all of a namespace.
+type subject struct{ namespace, about string }
+
+// wait is how long something waits.
+type wait struct {
+	until   time.Time
+	backoff retry.Backoff
+	// said is how it failed, as that was told.
+	said string
 }
+
+// lastApart is how long a namespace waits at most whose calls take long or are not answered.
+const lastApart = 2 * time.Minute
 
 // each yields what a round is to do, until all is done or the time is over. Those go on that the round before came
-// to an end with, and who has come since is behind them. Nothing is done for who waits, as all of it was overtaken.
+// to an end with, and who has come since is behind them. Where it is broken off with a call, that one does not count
+// as failed.
 func (t *turns) each(calls []call, most time.Duration) iter.Seq[call] {
 	return func(yield func(call) bool) {
 		began := time.Now()
-		due := make(map[string][]call)
-		for _, c := range calls {
-			due[c.Namespace] = append(due[c.Namespace], c)
-		}
-		if t.of == nil {
-			t.of = make(map[string]*course)
-		}
-		for namespace, is := range t.of {
-			is.overtaken, is.others = 0, 0
-			own := due[namespace]
-			switch {
-			case len(own) == 0:
-				delete(t.of, namespace)
-			case began.Before(is.until):
-				delete(due, namespace)
-			case is.past < len(own):
-				due[namespace] = slices.Concat(own[is.past:], own[:is.past])
-			default:
-				is.past = 0
-			}
-		}
-		waits := make(map[string]bool)
-		t.line = slices.DeleteFunc(t.line, func(namespace string) bool {
-			waits[namespace] = true
-			return len(due[namespace]) == 0
-		})
-		for _, c := range calls {
-			if !waits[c.Namespace] && len(due[c.Namespace]) > 0 {
-				waits[c.Namespace] = true
-				t.line = append(t.line, c.Namespace)
-			}
-		}
-		for len(t.line) > 0 && time.Now().Before(began.Add(most)) {
-			namespace := t.line[0]
-			next := due[namespace][0]
-			t.line, due[namespace] = t.line[1:], due[namespace][1:]
-			if len(due[namespace]) > 0 {
-				t.line = append(t.line, namespace)
-			}
-			if !yield(call{Namespace: namespace, Do: func(ctx context.Context, r registry.Registry) error {
-				err := next.Do(ctx, r)
-				t.note(namespace, err)
+		due := t.due(calls, began)
+		t.queue(calls, due)
+		next := func(line *[]string) bool {
+			namespace := (*line)[0]
+			c := due[namespace][0]
+			*line, due[namespace] = (*line)[1:], due[namespace][1:]
+			var took time.Duration
+			var err error
+			if !yield(call{Namespace: namespace, About: c.About, Do: func(ctx context.Context, r registry.Registry) error {
+				start := time.Now()
+				err = c.Do(ctx, r)
+				took = time.Since(start)
 				return err
 			}}) {
+				return false
+			}
+			if t.note(c, took, err); len(due[namespace]) > 0 && !t.waiting(subject{namespace, ""}, time.Now()) {
+				*line = append(*line, namespace)
+			}
+			return true
+		}
+		over := func() bool { return time.Since(began) >= most }
+		for len(t.line) > 0 && !over() {
+			if !next(&t.line) {
+				return
+			}
+		}
+		// One of these has its turn in each round, however much there is to be done for others.
+		for first := true; len(t.last) > 0 && (first || !over()); first = false {
+			if !next(&t.last) {
 				return
 			}
 		}
 	}
 }
 
-// note takes note of how a call for a namespace went.
-func (t *turns) note(namespace string, err error) {
-	is := t.of[namespace]
-	if is == nil {
-		is = &course{beaten: t.beaten}
-		t.of[namespace] = is
+// due returns by namespace what does not wait, and what failed before comes last: that which waited longest first.
+func (t *turns) due(calls []call, now time.Time) map[string][]call {
+	due, known := make(map[string][]call), make(map[subject]*wait)
+	for _, c := range calls {
+		of, all := subject{c.Namespace, c.About}, subject{c.Namespace, ""}
+		for _, s := range []subject{of, all} {
+			if t.waits[s] != nil {
+				known[s] = t.waits[s]
+			}
+		}
+		if !t.waiting(of, now) && !t.waiting(all, now) {
+			due[c.Namespace] = append(due[c.Namespace], c)
+		}
 	}
-	if err != nil {
-		is.past++
+	// What is not to be done now may be again before long, and waits on.
+	for s, w := range t.waits {
+		if w.until.After(now) {
+			known[s] = w
+		}
 	}
-	if err != nil && overtaken(err) {
-		is.overtaken++
+	t.waits = known
+	until := func(c call) (is time.Time) {
+		if w := t.waits[subject{c.Namespace, c.About}]; w != nil {
+			is = w.until
+		}
+		return is
+	}
+	if len(t.waits) > 0 {
+		for _, own := range due {
+			slices.SortStableFunc(own, func(a, b call) int { return until(a).Compare(until(b)) })
+		}
+	}
+	return due
+}
+
+// queue has those stand in line for whom something is due.
+func (t *turns) queue(calls []call, due map[string][]call) {
+	before := slices.Concat(t.line, t.last)
+	t.line, t.last = nil, nil
+	stands := make(map[string]bool)
+	stand := func(namespace string) {
+		if stands[namespace] || len(due[namespace]) == 0 {
+			return
+		}
+		stands[namespace] = true
+		if t.waits[subject{namespace, ""}] != nil {
+			t.last = append(t.last, namespace)
+		} else {
+			t.line = append(t.line, namespace)
+		}
+	}
+	for _, namespace := range before {
+		stand(namespace)
+	}
+	for _, c := range calls {
+		stand(c.Namespace)
+	}
+}
+
+// waiting reports whether something waits.
+func (t *turns) waiting(s subject, now time.Time) bool {
+	w := t.waits[s]
+	return w != nil && w.until.After(now)
+}
+
+// note takes note of how a call went.
+func (t *turns) note(c call, took time.Duration, err error) {
+	of, all := subject{c.Namespace, c.About}, subject{c.Namespace, ""}
+	if err == nil {
+		delete(t.waits, of)
+		delete(t.waits, all)
 	} else {
-		is.others++
+		w := t.postpone(of, backoff)
+		if text := err.Error(); !overtaken(err) && w.said != text {
+			if w.said = text; t.told != nil {
+				t.told(err)
+			}
+		}
 	}
+	// Others have as long as it took, at least.
+	if took >= roundTime || errors.Is(err, registry.ErrUnavailable) {
+		t.postpone(all, retry.Backoff{First: max(took, backoff.First), Last: lastApart})
+	}
+}
+
+// postpone has something wait: as long as a backoff begins with, at least, and longer each time.
+func (t *turns) postpone(s subject, by retry.Backoff) *wait {
+	w := t.waits[s]
+	if w == nil {
+		w = &wait{backoff: by}
+		t.waits[s] = w
+	}
+	w.backoff.First = by.First
+	w.until = time.Now().Add(w.backoff.Next())
+	return w
 }
 
 // again returns behind which time there is to be another round, though nothing changes: 0 where the last one has
 // done all.
 func (t *turns) again() (behind time.Duration) {
-	now := time.Now()
-	if len(t.line) > 0 {
-		behind = roundTime
+	if len(t.line)+len(t.last) > 0 {
+		return roundTime
 	}
-	for _, is := range t.of {
-		switch {
-		case is.others > 0:
-			is.beaten.Reset()
-		case is.overtaken > 0:
-			is.until = now.Add(is.beaten.Next())
+	for s, w := range t.waits {
+		left := time.Until(w.until)
+		if all := t.waits[subject{s.namespace, ""}]; all != nil {
+			left = max(left, time.Until(all.until))
 		}
-		if left := is.until.Sub(now); left > 0 && (behind == 0 || left < behind) {
-			behind = left
-		}
+		left = max(left, pause)
+		behind = min(cmp.Or(behind, left), left)
 	}
 	return behind
 }

@@ -20,33 +20,39 @@ import (
 	"github.com/weftnet/weft/registry/memory"
 )
 
-// rounds does one round for each text, in which each word is a call for the namespace that is its first letter, and
-// "|" says behind how many calls the round is broken off. A call that ends with "!" fails. It returns what is done in which order.
-func rounds(texts ...string) (done []string) {
-	var t turns
-	for _, text := range texts {
-		due, most, _ := strings.Cut(text, "|")
-		n := -1
-		_, _ = fmt.Sscan(most, &n)
-		var order []string
-		var calls []call
-		for _, word := range strings.Fields(due) {
-			calls = append(calls, call{Namespace: word[:1], Do: func(context.Context, registry.Registry) error {
-				order = append(order, word)
-				if strings.HasSuffix(word, "!") {
-					return errors.New("it fails")
-				}
-				return nil
-			}})
-		}
-		for c := range t.each(calls, time.Hour) {
-			_ = c.Do(context.Background(), nil)
-			if len(order) == n {
-				break
+// rounds does one round for each text, long after the one before. Each word is a call for the namespace that is its
+// first letter, and "|" says for how many calls there is time. A call that ends with "!" is refused, and one that
+// ends with "?" is not answered. It returns what is done in which order.
+func rounds(t *testing.T, texts ...string) (done []string) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes = 10 * time.Millisecond
+		var turn turns
+		for _, text := range texts {
+			due, most, _ := strings.Cut(text, "|")
+			n := 1000
+			_, _ = fmt.Sscan(most, &n)
+			var order []string
+			var calls []call
+			for _, word := range strings.Fields(due) {
+				calls = append(calls, call{Namespace: word[:1], About: strings.TrimRight(word, "!?"), Do: func(context.Context, registry.Registry) error {
+					time.Sleep(takes)
+					order = append(order, word)
+					switch {
+					case strings.HasSuffix(word, "!"):
+						return registry.ErrInvalid
+					case strings.HasSuffix(word, "?"):
+						return registry.ErrUnavailable
+					}
+					return nil
+				}})
 			}
+			for c := range turn.each(calls, time.Duration(n)*takes) {
+				_ = c.Do(t.Context(), nil)
+			}
+			done = append(done, strings.Join(order, " "))
+			time.Sleep(time.Hour)
 		}
-		done = append(done, strings.Join(order, " "))
-	}
+	})
 	return done
 }
 
@@ -77,9 +83,13 @@ func TestNamespacesTakeTurns(t *testing.T) {
 			[]string{"a1! a2! b1 |1", "a1! a2! b1 b2 |1", "a1! a2! b2 |1"},
 			[]string{"a1!", "b1", "a2!"},
 		},
+		"who is not answered comes behind all others, and has one turn however much they have": {
+			[]string{"a1? a2 b1 b2", "a1? a2 b1 b2 b3 |2", "a1? b1 c1"},
+			[]string{"a1? b1 b2", "b1 b2 a2", "b1 a1? c1"},
+		},
 		"who does not wait any more is passed over": {[]string{"a1 b1 c1 |1", "c1 a2"}, []string{"a1", "c1 a2"}},
 	} {
-		if done := rounds(c.rounds...); fmt.Sprint(done) != fmt.Sprint(c.done) {
+		if done := rounds(t, c.rounds...); fmt.Sprint(done) != fmt.Sprint(c.done) {
 			t.Errorf("%s: of %q it does %q, not %q", name, c.rounds, done, c.done)
 		}
 	}
@@ -101,6 +111,259 @@ func TestARoundEnds(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What failed waits ever longer, whatever else of its namespace is done or fails meanwhile, and as nothing else. It
+// waits no more once it was done.
+func TestWhatFailsWaitsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var turn turns
+		tries := make(map[string]int)
+		because := map[string]error{"refused": registry.ErrInvalid, "overtaken": registry.ErrConflict}
+		var calls []call
+		for _, name := range []string{"refused", "overtaken", "fine"} {
+			calls = append(calls, call{Namespace: "shop", About: name, Do: func(context.Context, registry.Registry) error {
+				tries[name]++
+				return because[name]
+			}})
+		}
+		const many = 6000
+		round := func() {
+			for c := range turn.each(calls, time.Hour) {
+				_ = c.Do(t.Context(), nil)
+			}
+		}
+		for range many {
+			round()
+			time.Sleep(backoff.First)
+		}
+		if tries["fine"] != many || tries["refused"] != tries["overtaken"] || tries["refused"] > 100 {
+			t.Errorf("in 10 minutes it does %v", tries)
+		}
+		delete(because, "overtaken")
+		time.Sleep(backoff.Last)
+		round()
+		clear(tries)
+		round()
+		if tries["overtaken"] != 1 || tries["refused"] != 0 {
+			t.Errorf("after one was done it does %v", tries)
+		}
+	})
+}
+
+// Others have as long as a call took, however it ended and whatever was before.
+func TestWhoTakesLongWaitsAsLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var turn turns
+		for _, is := range []struct {
+			takes time.Duration
+			err   error
+		}{{0, registry.ErrUnavailable}, {callTimeout, registry.ErrUnavailable}, {2 * roundTime, registry.ErrInvalid}, {5 * roundTime, nil}} {
+			calls := []call{{Namespace: "slow", About: "a"}, {Namespace: "slow", About: "b"}}
+			time.Sleep(turn.again())
+			for i := range calls {
+				calls[i].Do = func(context.Context, registry.Registry) error {
+					time.Sleep(is.takes)
+					return is.err
+				}
+			}
+			done := 0
+			for c := range turn.each(calls, time.Hour) {
+				_ = c.Do(t.Context(), nil)
+				done++
+			}
+			if behind := turn.again(); done != 1 || behind < is.takes {
+				t.Errorf("%d calls take %v each, and the next round is behind %v", done, is.takes, behind)
+			}
+		}
+	})
+}
+
+// In each round that is to be, something is tried.
+func TestNoRoundIsForNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var turn turns
+		tried := 0
+		calls := []call{
+			{Namespace: "bad", About: "hangs", Do: func(context.Context, registry.Registry) error {
+				time.Sleep(callTimeout)
+				return registry.ErrUnavailable
+			}},
+			{Namespace: "bad", About: "refused", Do: func(context.Context, registry.Registry) error { return registry.ErrInvalid }},
+			{Namespace: "shop", About: "overtaken", Do: func(context.Context, registry.Registry) error { return registry.ErrConflict }},
+		}
+		for range 100 {
+			before := tried
+			for c := range turn.each(calls, roundTime) {
+				_ = c.Do(t.Context(), nil)
+				tried++
+			}
+			if behind := turn.again(); behind == 0 || tried == before {
+				t.Fatalf("a round tries %d calls, and the next one is behind %v", tried-before, behind)
+			} else {
+				time.Sleep(behind)
+			}
+		}
+	})
+}
+
+// failing is a registry that fails to write for namespaces that begin with "bad", and says nothing at all while it is away.
+type failing struct {
+	registry.Registry
+	hangs bool
+	mu    sync.Mutex
+	away  bool
+	// tried is how often it failed.
+	tried int
+}
+
+func (r *failing) fail(ctx context.Context, namespace string) error {
+	r.mu.Lock()
+	fails := r.away || strings.HasPrefix(namespace, "bad")
+	if fails {
+		r.tried++
+	}
+	r.mu.Unlock()
+	if !fails {
+		return nil
+	}
+	if r.hangs {
+		<-ctx.Done()
+	}
+	return registry.ErrUnavailable
+}
+
+func (r *failing) Get(ctx context.Context, k *registry.Kind, key registry.Key) (registry.Object, error) {
+	if err := r.fail(ctx, ""); err != nil {
+		return nil, err
+	}
+	return r.Registry.Get(ctx, k, key)
+}
+
+func (r *failing) Create(ctx context.Context, k *registry.Kind, o registry.Object, opts ...registry.WriteOption) (registry.Object, error) {
+	if err := r.fail(ctx, o.GetNamespace()); err != nil {
+		return nil, err
+	}
+	return r.Registry.Create(ctx, k, o, opts...)
+}
+
+func (r *failing) Update(ctx context.Context, k *registry.Kind, o registry.Object, opts ...registry.WriteOption) (registry.Object, error) {
+	if err := r.fail(ctx, o.GetNamespace()); err != nil {
+		return nil, err
+	}
+	return r.Registry.Update(ctx, k, o, opts...)
+}
+
+// failures returns how often it failed until now.
+func (r *failing) failures() int {
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tried
+}
+
+// withFailing has the controller run on a registry that fails, where there are Services in some namespaces.
+func withFailing(t *testing.T, hangs bool, namespaces []string, then func(t *testing.T, r *failing, put func(namespace, name string))) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		m := memory.New()
+		r := &failing{Registry: m, hangs: hangs}
+		config := &api.ClusterConfig{Spec: api.ClusterConfigSpec{ServiceNetworks: []string{"10.96.0.0/16"}}}
+		config.Name = api.DefaultName
+		if _, err := m.Create(ctx, api.ClusterConfigKind, config); err != nil {
+			t.Fatal(err)
+		}
+		put := func(namespace, name string) {
+			if _, err := m.Create(ctx, api.Service, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, namespace := range namespaces {
+			put(namespace, "web")
+		}
+		ended := make(chan error)
+		go func() { ended <- Run(ctx, r, slog.New(slog.DiscardHandler), nil) }()
+		then(t, r, put)
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+// without returns how many Services of a namespace have no address.
+func (r *failing) without(t *testing.T, namespace string) (n int) {
+	t.Helper()
+	list, _, err := r.List(t.Context(), api.Service)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range list {
+		if svc := o.(*corev1.Service); svc.Namespace == namespace && svc.Spec.ClusterIP == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// However many namespaces there are whose writes hang, or are answered with an error of the registry, they are tried
+// ever more rarely, and all that another one waits for is a few of their calls.
+func TestNobodyWaitsForWhoIsNotAnswered(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		bad := make([]string, 10)
+		for i := range bad {
+			bad[i] = fmt.Sprintf("bad%d", i)
+		}
+		withFailing(t, hangs, bad, func(t *testing.T, r *failing, put func(namespace, name string)) {
+			time.Sleep(time.Hour)
+			if tried, most := r.failures(), len(bad)*int(time.Hour/lastApart+10); tried < len(bad) || tried > most {
+				t.Errorf("hangs: %v: in an hour they are tried %d times, and not up to %d times", hangs, tried, most)
+			}
+			before := r.failures()
+			for i := range 20 {
+				put("shop", fmt.Sprintf("s%d", i))
+			}
+			for left := 20; left > 0; left = r.without(t, "shop") {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if tried := r.failures() - before; tried > 3 {
+				t.Errorf("hangs: %v: another namespace waits for %d of their calls", hangs, tried)
+			}
+		})
+	}
+}
+
+// A registry that is away is tried ever more rarely, and once it is back nobody waits for longer than that.
+func TestARegistryThatIsAwayIsLeftAlone(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		for _, namespaces := range [][]string{{"shop"}, {"a", "b", "c", "d", "e", "f"}} {
+			withFailing(t, hangs, nil, func(t *testing.T, r *failing, put func(namespace, name string)) {
+				time.Sleep(time.Minute)
+				set := func(away bool) {
+					r.mu.Lock()
+					defer r.mu.Unlock()
+					r.away = away
+				}
+				set(true)
+				for _, namespace := range namespaces {
+					put(namespace, "web")
+				}
+				time.Sleep(time.Hour)
+				// Each time it is asked for what is to be done, and for what is nobody's in particular.
+				if tried, most := r.failures(), 2*int(time.Hour/backoff.Last+10); tried < 100 || tried > most {
+					t.Errorf("hangs: %v: for %v it is tried %d times in an hour, and not up to %d times", hangs, namespaces, tried, most)
+				}
+				set(false)
+				time.Sleep(2*callTimeout + backoff.Last + time.Second)
+				for _, namespace := range namespaces {
+					if r.without(t, namespace) > 0 {
+						t.Errorf("hangs: %v: a Service of %s has no address when it is back", hangs, namespace)
+					}
+				}
+			})
+		}
+	}
 }
 
 // slow is a registry that notes of which namespace the Services are for which it writes. Each write takes a while.

@@ -47,6 +47,9 @@ var Kinds = []*registry.Kind{api.ClusterConfigKind, api.ClusterNetwork, api.Host
 type Call struct {
 	// Namespace is that of the Service for which it is to be done, empty where it is for none.
 	Namespace string
+	// About tells it from the others of the namespace, and is the same in the next round where it is to be done then
+	// as well. It is never empty.
+	About string
 	// Do does it. What somebody else did meanwhile is an error that wraps registry.ErrConflict,
 	// ErrExists or ErrNotFound: then the next round decides anew.
 	Do func(context.Context, registry.Registry) error
@@ -133,22 +136,22 @@ func decide(objects registry.Objects) (d decision) {
 // calls are what was decided, those of one namespace in the order in which they are to be done.
 func (d decision) calls() (calls []Call) {
 	for _, g := range d.give {
-		calls = append(calls, Call{Namespace: g.service.Namespace, Do: g.write})
+		calls = append(calls, Call{g.service.Namespace, "give " + g.service.Name, g.write})
 	}
 	for _, g := range d.retag {
-		calls = append(calls, Call{g.Spec.Service().Namespace, func(ctx context.Context, r registry.Registry) error {
+		calls = append(calls, Call{g.Spec.Service().Namespace, "retag " + g.Name, func(ctx context.Context, r registry.Registry) error {
 			_, err := r.Update(ctx, api.AddressGrantKind, g)
 			return err
 		}})
 	}
 	for _, s := range d.say {
-		calls = append(calls, Call{s.service.Namespace, s.write})
+		calls = append(calls, Call{s.service.Namespace, "say " + s.service.Name, s.write})
 	}
 	for _, g := range d.remove {
-		calls = append(calls, Call{g.Spec.Service().Namespace, func(ctx context.Context, r registry.Registry) error { return remove(ctx, r, g) }})
+		calls = append(calls, Call{g.Spec.Service().Namespace, "remove " + g.Name, func(ctx context.Context, r registry.Registry) error { return remove(ctx, r, g) }})
 	}
 	for _, p := range d.report {
-		calls = append(calls, Call{"", p.write})
+		calls = append(calls, Call{"", "report " + p.pool.Name, p.write})
 	}
 	return calls
 }
