@@ -159,7 +159,7 @@ type decision struct {
 	fill []filling
 	// say is what is to be said of Services that cannot have all.
 	say []saying
-	// create, update and drop are EndpointSlices.
+	// create, update and drop are EndpointSlices. A Service has all that it is to have before others of it are dropped.
 	create, update, drop []*discoveryv1.EndpointSlice
 }
 
@@ -251,20 +251,24 @@ func (d *decision) slices(objects registry.Objects, services []*corev1.Service) 
 		if problem != "" {
 			wrong[key] = problem
 		}
+		asWanted := true
 		for _, s := range wanted {
 			was := old[s.Name]
 			delete(old, s.Name)
 			if was == nil {
-				d.create = append(d.create, s)
+				d.create, asWanted = append(d.create, s), false
 				continue
 			}
 			now := was.DeepCopy()
 			now.Labels, now.OwnerReferences, now.Ports, now.Endpoints = s.Labels, s.OwnerReferences, s.Ports, s.Endpoints
 			if !reflect.DeepEqual(now, was) {
-				d.update = append(d.update, now)
+				d.update, asWanted = append(d.update, now), false
 			}
 		}
-		d.drop = slices.AppendSeq(d.drop, maps.Values(old))
+		// Those that others replace go once these are there: the Service has its endpoints all the time.
+		if asWanted {
+			d.drop = slices.AppendSeq(d.drop, maps.Values(old))
+		}
 		delete(before, key)
 	}
 	for _, left := range before {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
@@ -139,6 +140,41 @@ func TestAnEndpointWithoutAddressesGoesFromItsSlice(t *testing.T) {
 	after, _ := slicesOf(svc, []*corev1.Pod{pod}, nil, before, func(string) bool { return false })
 	if len(after) != 1 || len(after[0].Endpoints) != 1 || len(after[0].Endpoints[0].Addresses) != 1 {
 		t.Errorf("the slices become %v", after)
+	}
+}
+
+// An EndpointSlice goes once those that replace it are as they are to be, whatever of that fails.
+func TestASliceGoesBehindThoseThatReplaceIt(t *testing.T) {
+	svc := newService(0)
+	svc.UID, svc.Spec.Selector = "u", map[string]string{"app": "web"}
+	svc.Spec.Ports[0].TargetPort = intstr.FromString("old")
+	pod := func(name, ip string, before, after int32) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: svc.Namespace, Name: name, Labels: svc.Spec.Selector}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip}}
+		p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "old", ContainerPort: before}, {Name: "new", ContainerPort: after}}}}
+		return p
+	}
+	// The slice of port 81 stays, with other pods, that of 80 goes, and one of 82 comes.
+	objects := registry.Snapshot{api.Service: {svc}, api.Pod: {pod("a", "10.1.1.2", 80, 81), pod("b", "10.1.1.3", 81, 82), pod("c", "10.1.1.4", 81, 81)}}
+	d := decide(objects)
+	for _, s := range d.create {
+		objects[api.EndpointSlice] = append(objects[api.EndpointSlice], s)
+	}
+	svc.Spec.Ports[0].TargetPort = intstr.FromString("new")
+	d = decide(objects)
+	if len(d.create) != 1 || len(d.update) != 1 || len(d.drop) != 0 {
+		t.Fatalf("at first %d slices are made, %d changed and %d dropped", len(d.create), len(d.update), len(d.drop))
+	}
+	objects[api.EndpointSlice] = append(objects[api.EndpointSlice], d.create[0])
+	if d := decide(objects); len(d.update) != 1 || len(d.drop) != 0 {
+		t.Errorf("while one is not changed yet, %d are dropped", len(d.drop))
+	}
+	for i, s := range objects[api.EndpointSlice] {
+		if s.GetName() == d.update[0].Name {
+			objects[api.EndpointSlice][i] = d.update[0]
+		}
+	}
+	if d := decide(objects); len(d.create)+len(d.update) != 0 || len(d.drop) != 1 {
+		t.Errorf("in the end %d are dropped", len(d.drop))
 	}
 }
 
