@@ -132,6 +132,19 @@ func modify(t *testing.T, s *suite) {
 	if stored, err := s.Registry.Get(ctx, setting, key); err != nil || stored.GetResourceVersion() != o.ResourceVersion || o.UID != created.GetUID() {
 		t.Errorf("a change of nothing wrote: %v, %v", stored, err)
 	}
+	runs := 0
+	_, err = registry.ModifyOnce(ctx, s.Registry, setting, key, func(o *corev1.ConfigMap) error {
+		runs++
+		_, err := registry.ModifyOnce(ctx, s.Registry, setting, key, func(o *corev1.ConfigMap) error { o.Data["value"] = "faster"; return nil })
+		o.Data["value"] = "slower"
+		return err
+	})
+	if wantError(t, err, registry.ErrConflict); runs != 1 {
+		t.Errorf("it is changed %d times, not once", runs)
+	}
+	if o, err := s.Registry.Get(ctx, setting, key); err != nil || valueOf(o) != "faster" {
+		t.Errorf("somebody else was faster, and it is %v, %v", o, err)
+	}
 	enough := errors.New("enough")
 	_, err = registry.Modify(ctx, s.Registry, setting, key, func(o *corev1.ConfigMap) error { o.Data = nil; return enough })
 	wantError(t, err, enough)

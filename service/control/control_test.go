@@ -53,6 +53,8 @@ func TestWhatCannotBeReadIsAnErrorWhereItIsInTheWay(t *testing.T) {
 // that are called so are refused.
 type restless struct {
 	registry.Registry
+	// takes is how long a write takes.
+	takes  time.Duration
 	writes int
 }
 
@@ -61,6 +63,7 @@ func (r *restless) Update(ctx context.Context, k *registry.Kind, o registry.Obje
 		return nil, k.Errorf(registry.KeyOf(o), registry.ErrInvalid, nil)
 	}
 	if k == api.Service && o.GetNamespace() == "default" {
+		time.Sleep(r.takes)
 		r.writes++
 		return nil, k.Errorf(registry.KeyOf(o), registry.ErrConflict, nil)
 	}
@@ -103,6 +106,30 @@ func TestRoundsThatGetNothingDoneAreEverRarer(t *testing.T) {
 		}
 		if writes < 10 || writes > 100 {
 			t.Errorf("in 10 minutes the Service is written %d times", writes)
+		}
+	})
+}
+
+// A Service is changed whenever it is written, of which something is to be said alone.
+func TestWhatIsToBeSaidIsWrittenEverMoreRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		// There is nothing that it gets an address from.
+		r := &restless{Registry: memory.New(), takes: 5 * time.Millisecond}
+		if _, err := r.Create(ctx, api.Service, newService(0)); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error)
+		go func() { ended <- Run(ctx, r, slog.New(slog.DiscardHandler), nil) }()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if r.writes < 10 || r.writes > 100 {
+			t.Errorf("in 10 minutes the Service is written %d times", r.writes)
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
 		}
 	})
 }

@@ -122,7 +122,7 @@ func saysUnheard(c corev1.NodeCondition) bool {
 
 // write has the Node say it.
 func (m marking) write(ctx context.Context, r registry.Registry) error {
-	_, err := registry.Modify(ctx, r, api.Node, registry.Key{Name: m.node}, func(n *corev1.Node) error {
+	_, err := registry.ModifyOnce(ctx, r, api.Node, registry.Key{Name: m.node}, func(n *corev1.Node) error {
 		m.put(n, metav1.Now())
 		return nil
 	})

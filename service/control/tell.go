@@ -258,7 +258,7 @@ func (s saying) isSaid(svc *corev1.Service) bool {
 
 // write has the Service say it.
 func (s saying) write(ctx context.Context, r registry.Registry) error {
-	_, err := registry.Modify(ctx, r, api.Service, s.service, func(svc *corev1.Service) error {
+	_, err := registry.ModifyOnce(ctx, r, api.Service, s.service, func(svc *corev1.Service) error {
 		switch {
 		case svc.UID != s.uid:
 		case s.problem == "":

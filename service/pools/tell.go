@@ -76,7 +76,7 @@ type saying struct {
 
 // write has the Service say it.
 func (s saying) write(ctx context.Context, r registry.Registry) error {
-	_, err := registry.Modify(ctx, r, api.Service, s.service, func(svc *corev1.Service) error {
+	_, err := registry.ModifyOnce(ctx, r, api.Service, s.service, func(svc *corev1.Service) error {
 		switch {
 		case svc.UID != s.uid:
 		case s.is.message == "":
@@ -135,7 +135,7 @@ func (p *pool) wrong() (all []string) {
 
 // write has the pool say it.
 func (p report) write(ctx context.Context, r registry.Registry) error {
-	_, err := registry.Modify(ctx, r, p.kind, p.pool, func(pool *api.AddressPool) error {
+	_, err := registry.ModifyOnce(ctx, r, p.kind, p.pool, func(pool *api.AddressPool) error {
 		if pool.UID != p.uid {
 			return nil
 		}
