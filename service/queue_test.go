@@ -492,3 +492,43 @@ func TestWhoComesAndGoesFillsNothing(t *testing.T) {
 	p.compiler.Rest(nil)
 	p.finish()
 }
+
+// manyFrontends is as many addresses as give a Service with 50 ports, which has one of the cluster, more frontends than there is
+// room for in a turn.
+func manyFrontends() (outside []string) {
+	for i := range 41 {
+		outside = append(outside, fmt.Sprintf("198.51.100.%d", i+1))
+	}
+	return outside
+}
+
+// A Service with many frontends that is written before each turn gets its backends all the same, and keeps nobody else of its
+// namespace waiting.
+func TestWhoIsWrittenBetweenTurnsHasItsTurn(t *testing.T) {
+	for name, write := range map[string]func(s *corev1.Service, turn int){
+		"an annotation": func(s *corev1.Service, turn int) { s.Annotations = map[string]string{"turn": fmt.Sprint(turn)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPaced(t)
+			p.put("shop", "a", 0, 50, 3, manyFrontends()...)
+			p.put("others", "a", 3, 1, 0)
+			remember(p.svc("others", "a"), 100)
+			p.step()
+			p.finish()
+			p.put("shop", "a", 0, 50, 6, manyFrontends()...)
+			p.put("shop", "b", 1, 1, 1000)
+			for turn := range 20 {
+				write(p.svc("shop", "a"), turn)
+				p.compiler.Advance("shop")
+				p.step()
+				p.put("shop", "b", 1, 1, 1200) // more than at once
+			}
+			_, a := p.of("shop/a")
+			_, b := p.of("shop/b")
+			if a != 50*6 || b != 1200 {
+				t.Errorf("they have %d and %d backends", a, b)
+			}
+			p.finish()
+		})
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -73,8 +74,18 @@ type port struct {
 
 var protocols = map[corev1.Protocol]plan.Protocol{"": plan.TCP, corev1.ProtocolTCP: plan.TCP, corev1.ProtocolUDP: plan.UDP, corev1.ProtocolSCTP: plan.SCTP}
 
-// readService reads a Service; nil where it has no addresses that are to be served here.
-func readService(o registry.Object, _ *service) *service {
+// readService reads a Service; nil where it has no addresses that are to be served here. One that is written, and says
+// the same of all that is compiled, stays what it was: others write annotations and status as often as they like.
+func readService(o registry.Object, before *service) *service {
+	made := newService(o)
+	if before != nil && reflect.DeepEqual(before, made) {
+		return before
+	}
+	return made
+}
+
+// newService reads a Service, whatever was read of it before.
+func newService(o registry.Object) *service {
 	svc := o.(*corev1.Service)
 	_, others := svc.Labels[ProxyName]
 	_, headless := svc.Labels[corev1.IsHeadlessService]
