@@ -214,20 +214,14 @@ func (c *Compiler) give(payer registry.Key, rules *int) (whole bool) {
 				sides = nil
 			}
 		}
-		for _, key.From = range scopes {
-			was, there := c.tables.Services.Get(key)
-			switch i := slices.IndexFunc(sides, func(s side) bool { return s.from == key.From }); {
-			case i >= 0 && there && was == sides[i].is:
-				continue
-			case i >= 0:
-				edits = append(edits, plan.Edit[plan.ServiceKey, plan.Service]{Key: key, Value: sides[i].is})
-				c.counts.frontend(key, sides[i].is, 1)
-			case there:
-				edits = append(edits, plan.Edit[plan.ServiceKey, plan.Service]{Key: key, Gone: true})
+		for e := range c.changesAt(key, sides) {
+			if e.comes {
+				c.counts.frontend(e.key, e.is, 1)
 			}
-			if there {
-				c.counts.frontend(key, was, -1)
+			if e.there {
+				c.counts.frontend(e.key, e.was, -1)
 			}
+			edits = append(edits, plan.Edit[plan.ServiceKey, plan.Service]{Key: e.key, Value: e.is, Gone: !e.comes})
 		}
 	}
 	c.tables.Services = c.tables.Services.With(edits)

@@ -42,6 +42,10 @@ var (
 	roomOfTurn = 2048
 )
 
+// partForBackends is for how large a part of a turn backends have at least, whatever else comes: a Service that changes between
+// any two of its turns would never have any else.
+const partForBackends = 4
+
 // lateAfter is after how many turns, of all namespaces, what still waits is worth a word: they take some
 // seconds, and whoever goes by what is said would have more to do with it than with them.
 const lateAfter = 30
@@ -157,22 +161,29 @@ func (c *Compiler) roomOf(namespace string) *room {
 func (c *Compiler) follow(changed map[registry.Key]bool) {
 	for _, key := range slices.SortedFunc(maps.Keys(changed), registry.Key.Compare) {
 		if key == APIServer {
-			c.replace(key, nil, nil, nil) // no tenant's, and others' claims wait for it
+			c.replaceAll(key) // no tenant's, and others' claims wait for it
 			continue
 		}
-		r := c.roomOf(key.Namespace)
-		s, whole := c.service(key), false
-		switch {
-		case s == nil:
-			if was := c.compiled[key]; was != nil {
-				r.removals -= len(was.claims)
+		r, s := c.roomOf(key.Namespace), c.service(key)
+		var n next
+		waits := s != nil && (c.queue.waits[key] || c.resting[key.Namespace] || c.costOf(s) > r.changes)
+		if !waits {
+			if s != nil {
+				r.changes -= c.costOf(s)
 			}
-			whole = c.replace(key, &r.changes, &r.removals, &r.rules)
-		case c.queue.waits[key] || c.resting[key.Namespace] || c.costOf(s) > r.changes:
+			n = c.next(key)
+			p := c.priceOfNext(n.before, n.now)
+			if waits = p.comes > max(0, r.changes); !waits {
+				r.removals -= p.goes
+				n.reserve(&r.changes, p.comes)
+			}
+		}
+		whole := false
+		if waits {
 			c.retire(s, &r.removals, &r.rules)
 			c.settleTables(nobodys, nil)
-		default:
-			whole = c.replace(key, &r.changes, &r.removals, &r.rules)
+		} else {
+			whole = c.replace(&n, &r.changes, &r.removals, &r.rules)
 		}
 		if whole {
 			c.queue.remove(key)
@@ -182,7 +193,8 @@ func (c *Compiler) follow(changed map[registry.Key]bool) {
 	}
 }
 
-// advance does a turn of a namespace. A Service of which much is left keeps its place.
+// advance does a turn of a namespace. A Service of which much is left keeps its place. The first is done whatever else
+// than backends comes of it: the namespace pays for what is more than a turn, as it rests.
 func (c *Compiler) advance(namespace string) {
 	q, left, rules := &c.queue, roomOfTurn, roomOfTurn
 	if q.owed[namespace] == nil {
@@ -192,29 +204,30 @@ func (c *Compiler) advance(namespace string) {
 	q.served[namespace] = q.turn
 	for begun := false; ; begun = true {
 		key, ok := q.first(namespace)
-		if s := c.service(key); !ok || begun && (left <= 0 || s != nil && c.costOf(s) > left) {
+		if !ok || begun && left <= 0 {
 			return
 		}
-		if !c.replace(key, &left, &left, &rules) {
+		if s := c.service(key); s != nil {
+			cost := c.costOf(s)
+			if begun && cost > left {
+				return
+			}
+			left -= cost
+		}
+		n := c.next(key)
+		p := c.priceOfNext(n.before, n.now)
+		if begun && p.comes+p.goes > left {
+			return
+		}
+		if !begun {
+			n.least = roomOfTurn / partForBackends
+		}
+		n.reserve(&left, p.comes+p.goes)
+		if !c.replace(&n, &left, &left, &rules) {
 			return
 		}
 		q.remove(key)
 	}
-}
-
-// costOf is what it takes to compile a Service anew and to load its frontends, if these are others. Who needs
-// rules that data planes have of their own pays for them when they come, see rules.go.
-func (c *Compiler) costOf(s *service) int {
-	now, before := c.sizes[s.key], c.compiled[s.key]
-	cost := 1 + (now.frontends+now.backends)/perEntry
-	if before == nil {
-		return cost + now.frontends + now.ranges
-	}
-	cost += (len(before.claims) + len(before.backends)) / perEntry
-	if before.service != s {
-		cost += max(len(before.claims), now.frontends) + now.ranges
-	}
-	return cost
 }
 
 // retire takes out what is gone of a Service that waits, and may not be served any more, and leaves
@@ -295,7 +308,8 @@ func (c *claim) keeps(older *claim) bool {
 // within adds those edits that put backends in the place of others that there is room for, first those
 // that take some out, and has the claims that are to wait for the rest stay as they were. What only moves to
 // another set goes last: see moving. It reports whether all is done.
-func (c *Compiler) within(before, now *compiled, behind []*slice, made []plan.Edit[plan.BackendKey, plan.Backend], room, removable, rules *int) (whole bool) {
+func (c *Compiler) within(n *next, room, removable, rules *int) (whole bool) {
+	before, now, made := n.before, n.now, n.made.backends
 	var held map[string]bool
 	var o olders
 	isGone := func(k plan.BackendKey) bool { return !held[k.Set] || o.of(k) == leaves }
@@ -315,9 +329,11 @@ func (c *Compiler) within(before, now *compiled, behind []*slice, made []plan.Ed
 		return removals
 	}
 	removals := take()
-	if held, o = c.hold(before, now, behind, made, *room, *rules); len(held) > 0 {
+	if held, o = c.hold(before, now, n.behind, made, *room, *rules); len(held) > 0 {
 		*removable += removals
-		moves = c.moving(now, made) // claims are others by now
+		p := c.priceOfNext(before, now)
+		n.reserve(room, p.comes+p.goes) // as these frontends stay
+		moves = c.moving(now, made)     // claims are others by now
 		removals, now.held = take(), true
 	}
 	edits := changing{Compiler: c, rules: rules}

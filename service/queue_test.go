@@ -375,7 +375,11 @@ func TestTurns(t *testing.T) {
 			for l := range strings.Lines(in) {
 				switch word, namespace, _ := strings.Cut(strings.TrimSpace(l), " "); word {
 				case "turn":
-					c.Advance(c.Waiting()[0])
+					if waiting := c.Waiting(); len(waiting) > 0 {
+						c.Advance(waiting[0])
+					} else {
+						t.Errorf("%s: nothing is owed to anybody", name)
+					}
 				case "rest":
 					resting[namespace] = true
 				default:
@@ -503,10 +507,11 @@ func manyFrontends() (outside []string) {
 }
 
 // A Service with many frontends that is written before each turn gets its backends all the same, and keeps nobody else of its
-// namespace waiting.
+// namespace waiting, whether anything that is compiled is another or not.
 func TestWhoIsWrittenBetweenTurnsHasItsTurn(t *testing.T) {
 	for name, write := range map[string]func(s *corev1.Service, turn int){
 		"an annotation": func(s *corev1.Service, turn int) { s.Annotations = map[string]string{"turn": fmt.Sprint(turn)} },
+		"all frontends": func(s *corev1.Service, turn int) { remember(s, int32(100*(1-turn%2))) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPaced(t)
@@ -529,6 +534,69 @@ func TestWhoIsWrittenBetweenTurnsHasItsTurn(t *testing.T) {
 				t.Errorf("they have %d and %d backends", a, b)
 			}
 			p.finish()
+		})
+	}
+}
+
+// Frontends that change though nobody wrote their Services wait as those do that are written: an endpoint on the node is ready or not,
+// and an older Service of the namespace leaves them room, or does not.
+func TestFrontendsThatNobodyWroteWait(t *testing.T) {
+	const younger, ports, most = 6, 50, 300 // 1800 frontends together
+	outside := func(i int) (all []string) {
+		for j := range most / ports {
+			all = append(all, fmt.Sprintf("198.51.%d.%d", i, j+1))
+		}
+		return all
+	}
+	for name, toggle := range map[string]func(p *paced, on bool){
+		"an endpoint on the node": func(p *paced, on bool) {
+			for i := range younger {
+				k := registry.Key{Namespace: "evil", Name: fmt.Sprint(i)}
+				slice := p.world[api.EndpointSlice][k].DeepCopyObject().(*discoveryv1.EndpointSlice)
+				slice.Endpoints[0].NodeName, slice.Endpoints[0].Conditions.Ready = new(node.Node), new(on)
+				p.world.put(api.EndpointSlice, slice)
+			}
+		},
+		"an older Service": func(p *paced, on bool) {
+			ports := 1
+			if !on {
+				ports = 1000
+			}
+			p.put("evil", "older", 1, ports, 0, "192.0.2.1")
+			p.svc("evil", "older").CreationTimestamp = metav1.Unix(1, 0)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer service.SetBudget(2500, 100_000)()
+			p := newPaced(t)
+			for i := range younger {
+				p.put("evil", fmt.Sprint(i), 100+i, ports, 2, outside(i)...)
+				s := p.svc("evil", fmt.Sprint(i))
+				s.CreationTimestamp, s.Spec.ExternalTrafficPolicy = metav1.Unix(2, 0), corev1.ServiceExternalTrafficPolicyLocal
+			}
+			toggle(p, true)
+			p.step()
+			p.finish()
+			for _, on := range []bool{false, true, false} {
+				toggle(p, on)
+				before := p.plan
+				for turn := 0; turn == 0 || len(p.compiler.Waiting()) > 0; turn++ {
+					if turn > 0 {
+						p.compiler.Advance("evil")
+					}
+					p.step()
+					come := 0
+					for _, d := range before.Diff(p.plan).Services {
+						if d.New != nil {
+							come++
+						}
+					}
+					if before = p.plan; turn == 0 && come > 1024 || come > 2048 {
+						t.Errorf("ready, or with room, is %t, and in turn %d come %d frontends", on, turn, come)
+					}
+				}
+				p.finish()
+			}
 		})
 	}
 }

@@ -13,7 +13,7 @@
 //
 // Start reading at Compiler; read.go has what is read of a Service, endpoints.go who may be
 // chosen and at which addresses, claims.go who gets what several Services claim, budget.go
-// how much a namespace may make, queue.go what waits, rules.go what is few entries and costs many,
+// how much a namespace may make, queue.go what waits, price.go what a change costs, rules.go what is few entries and costs many,
 // moves.go which frontends wait for their backends, and concern.go which others one Service has to do with.
 package service
 
@@ -188,7 +188,7 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 	} else {
 		maps.Copy(changed, c.queue.waits)
 		for key := range changed {
-			c.replace(key, nil, nil, nil)
+			c.replaceAll(key)
 		}
 		c.queue = queue{}
 	}
@@ -222,74 +222,52 @@ func (c *Compiler) behind(key registry.Key) []*slice {
 	return all[first:end]
 }
 
-// replace compiles a Service anew, or takes it out, as far as there is room, which it takes from what
+// replace has what a Service is next be in the place of what it was, as far as there is room, which it takes from what
 // there is: some for what comes, and some for backends that go, which may be the same, and some for rules. Frontends of which
 // the backends are not all there stay with those that they had; see moves.go. Where room is nil
 // all is done. It reports whether all is.
-func (c *Compiler) replace(key registry.Key, room, removals, rules *int) (whole bool) {
-	before, now := c.compiled[key], &compiled{}
-	if before == nil {
-		before = &compiled{}
-	}
-	behind := c.behind(key)
-	var made edits
-	s := c.service(key)
-	had := 0
-	if room != nil {
-		had = *rules
-		if s != nil {
-			*room -= c.costOf(s)
-		}
-	}
-	found := s != nil
-	if found {
-		now = compile(s, behind, c.spaces[key.Namespace].over[key], c.granted(s), c.standings(s), c.node, &made)
-	}
-	if key == APIServer && !c.node.grants && len(behind) > 0 {
-		// Also where the Service is not there, or another program's.
-		if !found {
-			now = compile(&service{key: key, name: key.String()}, nil, excess{}, granted{}, standings{}, c.node, &made)
-		}
-		found = true
-		now.keep(behind)
-	}
-	if key == nobodys && len(c.node.names.At) > 0 {
-		found = true
-		now.keepNames(c.node.names)
-	}
+func (c *Compiler) replace(n *next, room, removals, rules *int) (whole bool) {
+	key, before, now := n.key, n.before, n.now
 	delete(c.compiled, key)
 	delete(c.troubled, key)
-	if found {
+	if n.found {
 		c.compiled[key] = now
-		if len(now.problems) > 0 || slices.ContainsFunc(behind, func(s *slice) bool { return len(s.refused) > 0 }) {
+		if len(now.problems) > 0 || slices.ContainsFunc(n.behind, func(s *slice) bool { return len(s.refused) > 0 }) {
 			c.troubled[key] = true
 		}
 	}
 	if whole = true; room == nil {
-		c.edits.backends = instead(c.edits.backends, before.backends, made.backends)
-		now.backends = keysOf(made.backends)
+		c.edits.backends = instead(c.edits.backends, before.backends, n.made.backends)
+		now.backends = keysOf(n.made.backends)
 	} else {
-		whole = c.within(before, now, behind, made.backends, room, removals, rules)
+		whole = c.within(n, room, removals, rules)
 	}
 	c.contend(before, now)
 	waits := now.held
 	if room != nil {
+		had := *rules
 		if !c.settleTables(key, rules) {
 			waits, whole = true, false
 		}
 		*room -= had - *rules
 	}
 	if waits {
-		now.sources = c.admit(s, before.sources, made.sources)
+		now.sources = c.admit(now.service, before.sources, n.made.sources)
 		before.claims, before.backends, before.sources = nil, nil, nil // claims keep the rest of it
 	} else {
-		c.edits.sources = instead(c.edits.sources, before.sources, made.sources)
-		now.sources = keysOf(made.sources)
+		c.edits.sources = instead(c.edits.sources, before.sources, n.made.sources)
+		now.sources = keysOf(n.made.sources)
 	}
-	if !found && !whole {
+	if !n.found && !whole {
 		c.compiled[key] = now // it has some still
 	}
 	return whole
+}
+
+// replaceAll has a Service be all that it is next.
+func (c *Compiler) replaceAll(key registry.Key) {
+	n := c.next(key)
+	c.replace(&n, nil, nil, nil)
 }
 
 // instead adds edits that put entries in the place of others. Both are in the order of their keys.
