@@ -242,7 +242,7 @@ func (c *Compiler) pay(first *claim, sides []side, payer registry.Key, room *int
 	if len(rules) == 0 {
 		return true
 	}
-	price := c.priceOf(rules)
+	price := c.priceOfRules(rules)
 	if of == payer {
 		if !suffices(*room, price) {
 			return false

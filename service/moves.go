@@ -198,13 +198,13 @@ func (c *Compiler) unpaid(before, now *compiled, made []plan.Edit[plan.BackendKe
 					paid[r] = true
 				}
 			}
-			room -= c.priceOf(slices.Collect(maps.Keys(paid)))
+			room -= c.priceOfRules(slices.Collect(maps.Keys(paid)))
 		}
 		rules := slices.DeleteFunc(c.missing(is.key, is.sides(), numbers), func(r rule) bool { return paid[r] })
 		if len(rules) == 0 {
 			continue
 		}
-		if price := c.priceOf(rules); suffices(room, price) {
+		if price := c.priceOfRules(rules); suffices(room, price) {
 			room -= price
 			for _, r := range rules {
 				paid[r] = true

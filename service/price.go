@@ -2,6 +2,8 @@ package service
 
 import (
 	"iter"
+	"net/netip"
+	"slices"
 
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
@@ -69,8 +71,9 @@ func (c *Compiler) costOf(s *service) int {
 // price is what it takes to load what comes, and may wait for that, and what goes, and may not.
 type price struct{ comes, goes int }
 
-// priceOfNext is what it takes to load the frontends that a Service has now in the place of others.
-func (c *Compiler) priceOfNext(before, now *compiled) (p price) {
+// priceOf is what it takes to load what a Service is next in the place of what it was.
+func (c *Compiler) priceOf(n *next) (p price) {
+	before, now := n.before, n.now
 	gone := func(older *claim) {
 		for e := range c.changesAt(older.key, nil) {
 			if e.was.Origin == older.by.origin {
@@ -100,7 +103,52 @@ func (c *Compiler) priceOfNext(before, now *compiled) (p price) {
 	for _, older := range had {
 		gone(older)
 	}
+	due := keysOf(n.made.sources)
+	switch list := now.priceOfList(before.sources, due); {
+	case list == 0:
+	case isWithin(due, before.sources):
+		p.goes += list
+	default:
+		p.comes += list
+	}
 	return p
+}
+
+// priceOfList is what it takes to have some be let in at guarded frontends in the place of others. A data plane writes a list of whom
+// one is for all anew where one range is another, and each frontend that is for these.
+func (c *compiled) priceOfList(before, now []plan.SourceKey) int {
+	if slices.Equal(before, now) {
+		return 0
+	}
+	price := len(before) + len(now)
+	for _, one := range c.claims {
+		if one.rank == rankBalanced && one.port != theRest && one.by.guards(plan.FamilyOf(one.key.Address)) {
+			price++
+		}
+	}
+	return price
+}
+
+// isWithin reports whether nobody is in a list who is not in another.
+func isWithin(list, other []plan.SourceKey) bool {
+	lets := letsIn(other)
+	return !slices.ContainsFunc(list, func(k plan.SourceKey) bool { return !lets(k.Prefix) })
+}
+
+// letsIn returns what reports whether one range of a list has all of a range.
+func letsIn(list []plan.SourceKey) func(netip.Prefix) bool {
+	all := make(map[netip.Prefix]bool, len(list))
+	for _, k := range list {
+		all[k.Prefix] = true
+	}
+	return func(p netip.Prefix) bool {
+		for bits := p.Bits(); bits >= 0 && len(all) > 0; bits-- {
+			if all[netip.PrefixFrom(p.Addr(), bits).Masked()] {
+				return true
+			}
+		}
+		return false
+	}
 }
 
 // change is one of a frontend. It comes, in the place of what was there, or goes.

@@ -172,7 +172,7 @@ func (c *Compiler) follow(changed map[registry.Key]bool) {
 				r.changes -= c.costOf(s)
 			}
 			n = c.next(key)
-			p := c.priceOfNext(n.before, n.now)
+			p := c.priceOf(&n)
 			if waits = p.comes > max(0, r.changes); !waits {
 				r.removals -= p.goes
 				n.reserve(&r.changes, p.comes)
@@ -215,7 +215,7 @@ func (c *Compiler) advance(namespace string) {
 			left -= cost
 		}
 		n := c.next(key)
-		p := c.priceOfNext(n.before, n.now)
+		p := c.priceOf(&n)
 		if begun && p.comes+p.goes > left {
 			return
 		}
@@ -256,7 +256,9 @@ func (c *Compiler) retire(s *service, room, rules *int) {
 			c.contend(was, &compiled{claims: kept})
 			was.claims = kept
 		}
-		was.sources = c.admit(s, was.sources, made.sources)
+		has := c.admit(s, was.sources, made.sources, false)
+		*room -= was.priceOfList(was.sources, has)
+		was.sources = has
 	}
 	o, edits := c.oldersOf(was, c.behind(s.key)), changing{Compiler: c, rules: rules}
 	was.backends = slices.DeleteFunc(slices.Clone(was.backends), func(k plan.BackendKey) bool {
@@ -277,9 +279,9 @@ func (c *Compiler) retire(s *service, room, rules *int) {
 }
 
 // admit puts those who may come to balanced addresses of a Service that has older claims in the place of
-// others, and returns who these are then. Of a family of which all may come it leaves those who could
-// before: an older claim lets in nobody else.
-func (c *Compiler) admit(s *service, before []plan.SourceKey, made []plan.Edit[plan.SourceKey, plan.Source]) (has []plan.SourceKey) {
+// others, and returns who these are then. Unless all may who are new, it is only those who could before, by the same range or by a larger one.
+// Of a family of which all may come it leaves those who could before: an older claim lets in nobody else.
+func (c *Compiler) admit(s *service, before []plan.SourceKey, made []plan.Edit[plan.SourceKey, plan.Source], all bool) (has []plan.SourceKey) {
 	var guarded []plan.SourceKey
 	for _, k := range before {
 		if s.guards(plan.FamilyOf(k.Prefix.Addr())) {
@@ -288,8 +290,9 @@ func (c *Compiler) admit(s *service, before []plan.SourceKey, made []plan.Edit[p
 			has = append(has, k)
 		}
 	}
+	could := letsIn(guarded)
 	due := slices.DeleteFunc(made, func(e plan.Edit[plan.SourceKey, plan.Source]) bool {
-		return !s.guards(plan.FamilyOf(e.Key.Prefix.Addr()))
+		return !s.guards(plan.FamilyOf(e.Key.Prefix.Addr())) || !all && !could(e.Key.Prefix)
 	})
 	c.edits.sources = instead(c.edits.sources, guarded, due)
 	has = append(has, keysOf(due)...)
@@ -331,7 +334,7 @@ func (c *Compiler) within(n *next, room, removable, rules *int) (whole bool) {
 	removals := take()
 	if held, o = c.hold(before, now, n.behind, made, *room, *rules); len(held) > 0 {
 		*removable += removals
-		p := c.priceOfNext(before, now)
+		p := c.priceOf(n)
 		n.reserve(room, p.comes+p.goes) // as these frontends stay
 		moves = c.moving(now, made)     // claims are others by now
 		removals, now.held = take(), true

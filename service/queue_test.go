@@ -600,3 +600,68 @@ func TestFrontendsThatNobodyWroteWait(t *testing.T) {
 		})
 	}
 }
+
+// Whom load balancers' addresses let in is a list that a data plane writes anew for each range that is another. Of many long ones
+// what goes does at once, for which the namespace rests, and what comes waits.
+func TestLongListsOfRangesWait(t *testing.T) {
+	const many, ranges = 4, 600
+	p := newPaced(t)
+	for i := range many {
+		p.put("evil", fmt.Sprint(i), 1+i, 1, 1)
+	}
+	// set has of the ranges of each Service some be others, and returns how many come and go.
+	set := func(number, others int) (come, gone int) {
+		for i := range many {
+			s := p.svc("evil", fmt.Sprint(i))
+			s.Spec.Type, s.Spec.LoadBalancerSourceRanges = corev1.ServiceTypeLoadBalancer, nil
+			for j := range ranges {
+				by := 0
+				if j < others {
+					by = number
+				}
+				s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, fmt.Sprintf("198.%d.%d.%d/32", 18+by, j/250, j%250+1))
+			}
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: fmt.Sprintf("192.0.2.%d", i+1)}}
+		}
+		return p.sources(p.step)
+	}
+	set(0, 0)
+	p.finish()
+	for number, others := range []int{0, 1, 1, ranges, ranges} {
+		come, gone := set(number, others)
+		if come > 0 || gone > many*ranges {
+			t.Errorf("of each list %d are others, and at once %d come and %d go", others, come, gone)
+		}
+		if hasty := slices.Contains(p.compiler.Hasty(), "evil"); hasty != (gone > 0) {
+			t.Errorf("of each list %d are others, and that the namespace is hasty is %t", others, hasty)
+		}
+		for turn := 0; len(p.compiler.Waiting()) > 0; turn++ {
+			p.compiler.Advance("evil")
+			if come, gone := p.sources(p.step); come+gone > 2*2*ranges {
+				t.Errorf("turn %d has %d come and %d go", turn, come, gone)
+			}
+		}
+		p.finish()
+	}
+	for i := range many {
+		p.drop("evil", fmt.Sprint(i))
+	}
+	if p.step(); len(p.compiler.Hasty()) == 0 {
+		t.Error("all lists go, and the namespace is not hasty")
+	}
+	p.finish()
+}
+
+// sources returns how many of those whom load balancers' addresses let in come and go with a step.
+func (p *paced) sources(step func() (int, int)) (come, gone int) {
+	before := p.plan
+	step()
+	for _, c := range before.Diff(p.plan).Sources {
+		if c.New != nil {
+			come++
+		} else {
+			gone++
+		}
+	}
+	return come, gone
+}

@@ -230,8 +230,8 @@ func (c *Compiler) missingFor(k setOf, number int) (all []rule) {
 	return all
 }
 
-// priceOf is what it takes to load rules that are not there, in entries.
-func (c *Compiler) priceOf(rules []rule) (price int) {
+// priceOfRules is what it takes to load rules that are not there, in entries.
+func (c *Compiler) priceOfRules(rules []rule) (price int) {
 	for _, r := range rules {
 		if r.lasts > 0 {
 			price += 1 + (c.tables.Services.Len()+c.tables.Backends.Len())/perDuration
@@ -309,7 +309,7 @@ func (c *changing) done() {
 			number += d.number
 		}
 		comes := slices.DeleteFunc(c.missingFor(c.set, number), func(r rule) bool { return slices.Contains(c.paid, r) })
-		*c.rules -= c.priceOf(comes)
+		*c.rules -= c.priceOfRules(comes)
 		c.paid = append(c.paid, comes...)
 	}
 	c.by = 0

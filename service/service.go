@@ -252,7 +252,7 @@ func (c *Compiler) replace(n *next, room, removals, rules *int) (whole bool) {
 		*room -= had - *rules
 	}
 	if waits {
-		now.sources = c.admit(now.service, before.sources, n.made.sources)
+		now.sources = c.admit(now.service, before.sources, n.made.sources, true)
 		before.claims, before.backends, before.sources = nil, nil, nil // claims keep the rest of it
 	} else {
 		c.edits.sources = instead(c.edits.sources, before.sources, n.made.sources)
