@@ -215,6 +215,68 @@ func TestNumbersThatAreNewWait(t *testing.T) {
 	})
 }
 
+// A data plane has an element more for each backend of a set of which clients are remembered, so that all sets that become such,
+// or are not any more, do so in turns, also where nobody of them gets connections.
+func TestRememberingClientsCostsBackends(t *testing.T) {
+	const many, ports, endpoints = 4, 4, 150 // 600 backends each
+	for _, ready := range []bool{true, false} {
+		p := newPaced(t)
+		p.put("others", "a", 0, 1, 1)
+		remember(p.svc("others", "a"), 100)
+		for i := range many {
+			p.put("evil", fmt.Sprint(i), 1+i, ports, endpoints, fmt.Sprintf("192.0.2.%d", i+1))
+			slice := p.world[api.EndpointSlice][registry.Key{Namespace: "evil", Name: fmt.Sprint(i)}].(*discoveryv1.EndpointSlice)
+			for j := range slice.Endpoints {
+				slice.Endpoints[j].Conditions.Ready = new(ready)
+			}
+		}
+		p.step()
+		p.finish()
+		remembered := func() map[string]bool {
+			sets := map[string]bool{}
+			for _, s := range p.plan.Services.All() {
+				if s.Affinity > 0 {
+					sets[s.Set] = true
+				}
+			}
+			return sets
+		}
+		for round := range 4 {
+			for i := range many {
+				remember(p.svc("evil", fmt.Sprint(i)), int32(100*(1-round%2)))
+			}
+			for turn := 0; turn == 0 || len(p.compiler.Waiting()) > 0; turn++ {
+				if turn > 0 {
+					p.compiler.Advance("evil")
+				}
+				before := remembered()
+				p.step()
+				now, n := remembered(), 0
+				for k := range p.plan.Backends.All() {
+					if before[k.Set] != now[k.Set] {
+						n++
+					}
+				}
+				if turn == 0 && n > 1024 || n > 2048 {
+					t.Errorf("ready is %t, round %d: turn %d has sets with %d backends remember clients, or not any more", ready, round, turn, n)
+				}
+			}
+			p.finish()
+			// A frontend of several that remember them comes and goes as any other.
+			var outside []string
+			if round%2 == 0 {
+				outside = []string{"192.0.2.1", "192.0.2.99"}
+			}
+			s := p.svc("evil", "0")
+			s.Spec.ExternalIPs = outside
+			if p.step(); len(p.compiler.Waiting()) > 0 {
+				t.Errorf("ready is %t, round %d: one frontend more waits", ready, round)
+			}
+			p.finish()
+		}
+	}
+}
+
 // What is usual waits for nothing: one Service that has clients be remembered for a time of its own, and a few of which the
 // endpoints are replaced one by one.
 func TestUsualChangesWaitForNothing(t *testing.T) {
