@@ -193,16 +193,28 @@ func (c *Compiler) settle(key plan.ServiceKey, all contest) {
 // them. Several Services may have changed of one. Where that takes rules in data planes that are not there, it is for
 // who gets it to pay: of one Service the room is given, and of others, who
 // get what it does not claim any more, it is that of their namespaces. Where that does not suffice it is
-// owed to the Service, which has what it had there until then. It reports whether nothing is owed to the one.
-func (c *Compiler) give(payer registry.Key, rules *int) (whole bool) {
+// owed to the Service, which has what it had there until then, but for those of its claims that leave a set, which goes
+// in the meantime: these were found to have room. It reports whether nothing is owed to the one.
+func (c *Compiler) give(payer registry.Key, leaving map[*claim]bool, rules *int) (whole bool) {
 	whole = true
 	slices.SortFunc(c.settled, plan.ServiceKey.Compare)
-	edits := make([]plan.Edit[plan.ServiceKey, plan.Service], 0, len(c.settled))
-	for _, key := range slices.Compact(c.settled) {
+	keys := slices.Compact(c.settled)
+	edits := make([]plan.Edit[plan.ServiceKey, plan.Service], 0, len(keys))
+	if len(leaving) > 0 {
+		// They pay before others, which may as well stay what they are.
+		stay := func(key plan.ServiceKey) int {
+			if all := c.claims[key]; len(all) > 0 && leaving[all.first()] {
+				return 0
+			}
+			return 1
+		}
+		slices.SortStableFunc(keys, func(a, b plan.ServiceKey) int { return cmp.Compare(stay(a), stay(b)) })
+	}
+	for _, key := range keys {
 		var sides []side
 		if all := c.claims[key]; len(all) > 0 {
 			first := all.first()
-			if sides = first.sides(); !c.pay(first, sides, payer, rules) {
+			if sides = first.sides(); !c.pay(first, sides, payer, rules, leaving[first]) {
 				if first.by.key == payer {
 					whole = false
 				} else {
@@ -224,6 +236,9 @@ func (c *Compiler) give(payer registry.Key, rules *int) (whole bool) {
 			edits = append(edits, plan.Edit[plan.ServiceKey, plan.Service]{Key: e.key, Value: e.is, Gone: !e.comes})
 		}
 	}
+	if len(leaving) > 0 {
+		slices.SortFunc(edits, func(a, b plan.Edit[plan.ServiceKey, plan.Service]) int { return a.Key.Compare(b.Key) })
+	}
 	c.tables.Services = c.tables.Services.With(edits)
 	c.settled = nil
 	return whole
@@ -232,8 +247,9 @@ func (c *Compiler) give(payer registry.Key, rules *int) (whole bool) {
 // scopes are the sides for which a frontend may be, first that it is for each.
 var scopes = []plan.Scope{plan.Anywhere, plan.Inside, plan.Outside}
 
-// pay has the rules be paid for that come with what a claim makes of its address and port, and reports whether there is room.
-func (c *Compiler) pay(first *claim, sides []side, payer registry.Key, room *int) bool {
+// pay has the rules be paid for that come with what a claim makes of its address and port, and reports whether there is room,
+// or they must come.
+func (c *Compiler) pay(first *claim, sides []side, payer registry.Key, room *int, must bool) bool {
 	of := first.by.key
 	if c.rooms == nil || of == APIServer { // which is no tenant's
 		return true
@@ -244,7 +260,7 @@ func (c *Compiler) pay(first *claim, sides []side, payer registry.Key, room *int
 	}
 	price := c.priceOfRules(rules)
 	if of == payer {
-		if !suffices(*room, price) {
+		if !must && !suffices(*room, price) {
 			return false
 		}
 		*room -= price

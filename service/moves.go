@@ -125,16 +125,18 @@ func (c *Compiler) lacking(made []plan.Edit[plan.BackendKey, plan.Backend], room
 // hold has those claims of a Service be as they were that would name another set for which, or for whose rules, there is not
 // room enough, and returns the sets that they name, and what becomes of backends. It does so only
 // where these sets have somebody who gets connections, and where what a claim says is still due.
-func (c *Compiler) hold(before, now *compiled, behind []*slice, made []plan.Edit[plan.BackendKey, plan.Backend], room, rules int) (held map[string]bool, o olders) {
+func (c *Compiler) hold(n *next, room, rules int) (held map[string]bool, o olders) {
+	before, now, made := n.before, n.now, n.made.backends
 	if len(before.claims) == 0 {
 		return nil, o
 	}
 	_, lacks := c.lacking(made, room)
-	unpaid := c.unpaid(before, now, made, rules)
+	var unpaid map[*claim]bool
+	n.leaving, unpaid = c.leaving(before, now, made, rules)
 	if len(lacks) == 0 && len(unpaid) == 0 {
 		return nil, o
 	}
-	o = c.oldersOf(before, behind)
+	o = c.oldersOf(before, n.behind)
 	// A backend of a set that stays is loaded with weight 0 where it gets no connections any more. That takes room,
 	// for as many as these at most.
 	drains := 0
@@ -181,40 +183,36 @@ func (c *compiled) kept(before *compiled) iter.Seq2[int, *claim] {
 	}
 }
 
-// unpaid returns those claims that would come to name another set than older ones, and for the rules of which
-// there is not room enough.
-func (c *Compiler) unpaid(before, now *compiled, made []plan.Edit[plan.BackendKey, plan.Backend], room int) (all map[*claim]bool) {
+// leaving returns those claims that come to name another set than older ones, and for the rules of which there is room
+// enough, and those for which there is not.
+func (c *Compiler) leaving(before, now *compiled, made []plan.Edit[plan.BackendKey, plan.Backend], room int) (paid, unpaid map[*claim]bool) {
 	var numbers map[setOf]int
-	paid := make(map[rule]bool)
+	there := make(map[rule]bool)
 	for i, older := range now.kept(before) {
 		is := now.claims[i]
 		if slices.Equal(is.sets(), older.sets()) {
 			continue
 		}
 		if numbers == nil {
+			paid, unpaid = make(map[*claim]bool), make(map[*claim]bool)
 			numbers = numbersOf(made)
 			for k, n := range numbers {
 				for _, r := range c.missingFor(k, n) {
-					paid[r] = true
+					there[r] = true
 				}
 			}
-			room -= c.priceOfRules(slices.Collect(maps.Keys(paid)))
+			room -= c.priceOfRules(slices.Collect(maps.Keys(there)))
 		}
-		rules := slices.DeleteFunc(c.missing(is.key, is.sides(), numbers), func(r rule) bool { return paid[r] })
-		if len(rules) == 0 {
-			continue
-		}
-		if price := c.priceOfRules(rules); suffices(room, price) {
+		rules := slices.DeleteFunc(c.missing(is.key, is.sides(), numbers), func(r rule) bool { return there[r] })
+		if price := c.priceOfRules(rules); len(rules) > 0 && !suffices(room, price) {
+			unpaid[is] = true
+		} else {
 			room -= price
 			for _, r := range rules {
-				paid[r] = true
+				there[r] = true
 			}
-			continue
+			paid[is] = true
 		}
-		if all == nil {
-			all = make(map[*claim]bool)
-		}
-		all[is] = true
 	}
-	return all
+	return paid, unpaid
 }

@@ -24,6 +24,8 @@ type next struct {
 	made        edits
 	// least is how much room backends have, whatever else comes, and reserved how much is for that.
 	least, reserved int
+	// leaving are those claims that come to name another set than older ones do, and have room for that.
+	leaving map[*claim]bool
 }
 
 // next compiles a Service anew.

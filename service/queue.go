@@ -181,7 +181,7 @@ func (c *Compiler) follow(changed map[registry.Key]bool) {
 		whole := false
 		if waits {
 			c.retire(s, &r.removals, &r.rules)
-			c.settleTables(nobodys, nil)
+			c.settleTables(nobodys, nil, nil)
 		} else {
 			whole = c.replace(&n, &r.changes, &r.removals, &r.rules)
 		}
@@ -332,7 +332,7 @@ func (c *Compiler) within(n *next, room, removable, rules *int) (whole bool) {
 		return removals
 	}
 	removals := take()
-	if held, o = c.hold(before, now, n.behind, made, *room, *rules); len(held) > 0 {
+	if held, o = c.hold(n, *room, *rules); len(held) > 0 {
 		*removable += removals
 		p := c.priceOf(n)
 		n.reserve(room, p.comes+p.goes) // as these frontends stay

@@ -277,6 +277,47 @@ func TestRememberingClientsCostsBackends(t *testing.T) {
 	}
 }
 
+// A Service of which clients come to be remembered for a time that is new, and one of two ports is called otherwise, has somebody at
+// each port all the time, though the rules that one port needs take all room there is.
+func TestRenamedPortKeepsBackendsWhereRulesTakeAllRoom(t *testing.T) {
+	defer service.SetRooms(64, 512)()
+	p := &paced{T: t, world: world{}, compiler: service.Compiler{Gradual: true}} // what there is at first is compiled whole
+	p.put("shop", "large", 0, 100, 200)                                          // so that a time costs more than a turn
+	p.put("shop", "other", 1, 100, 200)
+	p.put("evil", "web", 2, 2, 10)
+	slice := p.world[api.EndpointSlice][registry.Key{Namespace: "evil", Name: "web"}].(*discoveryv1.EndpointSlice)
+	second := func(name string) {
+		one, two := slice.DeepCopy(), slice.DeepCopy()
+		one.Ports, two.Ports = one.Ports[:1], two.Ports[1:]
+		two.Name, two.Ports[0].Name = "web-2", &name
+		two.Endpoints = append(two.Endpoints, discoveryv1.Endpoint{Addresses: []string{"10.3.0.1"}}, discoveryv1.Endpoint{Addresses: []string{"10.3.0.2"}})
+		p.world.put(api.EndpointSlice, one)
+		p.world.put(api.EndpointSlice, two)
+	}
+	second("p1")
+	p.step()
+	second("renamed")
+	s := p.svc("evil", "web")
+	s.Spec.Ports[1].Name = "renamed"
+	remember(s, 777)
+	for turn := 0; turn == 0 || len(p.compiler.Waiting()) > 0; turn++ {
+		if turn > 0 {
+			p.compiler.Advance("evil")
+		}
+		p.step()
+		for k, s := range p.plan.Services.All() {
+			n := 0
+			for _, b := range p.plan.BackendsOf(k.Network, s.Set) {
+				n += min(int(b.Weight), 1)
+			}
+			if s.Set != "" && n == 0 {
+				t.Errorf("turn %d: %v names %s, which has nobody", turn, k, s.Set)
+			}
+		}
+	}
+	p.finish()
+}
+
 // What is usual waits for nothing: one Service that has clients be remembered for a time of its own, and a few of which the
 // endpoints are replaced one by one.
 func TestUsualChangesWaitForNothing(t *testing.T) {

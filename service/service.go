@@ -192,20 +192,20 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 		}
 		c.queue = queue{}
 	}
-	c.settleTables(nobodys, nil)
+	c.settleTables(nobodys, nil, nil)
 	if advancing {
 		c.advance(c.owner)
-		c.settleTables(nobodys, nil)
+		c.settleTables(nobodys, nil, nil)
 	}
 	c.counts.forget()
 	return c.tables
 }
 
 // settleTables has the tables follow what was compiled since they were made, as far as there is room for rules, which is that
-// of a Service for what it needs. It reports whether all of the Service's is there.
-func (c *Compiler) settleTables(of registry.Key, rules *int) (whole bool) {
+// of a Service for what it needs, first for those of its claims that leave a set. It reports whether all of the Service's is there.
+func (c *Compiler) settleTables(of registry.Key, leaving map[*claim]bool, rules *int) (whole bool) {
 	c.loadBackends() // first, as frontends need rules for how many they are
-	whole = c.give(of, rules)
+	whole = c.give(of, leaving, rules)
 	c.tables.Sources = c.tables.Sources.With(c.edits.sources)
 	c.edits = edits{}
 	return whole
@@ -246,7 +246,7 @@ func (c *Compiler) replace(n *next, room, removals, rules *int) (whole bool) {
 	waits := now.held
 	if room != nil {
 		had := *rules
-		if !c.settleTables(key, rules) {
+		if !c.settleTables(key, n.leaving, rules) {
 			waits, whole = true, false
 		}
 		*room -= had - *rules
