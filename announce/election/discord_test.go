@@ -270,7 +270,7 @@ func TestAPeerThatDoesNotSayThatItHasIt(t *testing.T) {
 	refused := 0
 	for now := time.Duration(0); now < 3*Default.Refused; now += step {
 		for range m.Tick(now).Probe {
-			m.Conflict(now, a, "node2")
+			m.Conflict(now, a, Host{Node: "node2"})
 		}
 		if len(m.Owned()) > 0 {
 			t.Fatal("it owns what another has")

@@ -23,6 +23,8 @@
 //   - A stranger, who is no node, may have an address all the same. Who meets it, as one that owns the address or is
 //     about to, leaves the address alone for Refused, and says so: those that know of no other owner leave it alone, too. Who
 //     claims it meanwhile, as it was not there, is told. An owner that keeps it for Defend shows that the stranger is gone.
+//   - Two owners that do not hear each other's heartbeats are strangers to each other. The one with the lower Ethernet address
+//     defends the address for longer, and of two that ask for it at a time the other one waits anew, so that one has it.
 //   - Who cannot serve an address that it owns leaves it, and does not claim it for Refused, whoever has it meanwhile.
 //   - Who lost an address again and again within Calm waits longer each time before it takes it
 //     over, Refused at most.
@@ -54,8 +56,10 @@ type Timing struct {
 	// Hold is how long an owner may pause.
 	Hold time.Duration
 	// Defend is in how long a second conflict with somebody who is no node has an owner stop
-	// (RFC 5227, section 2.4 (b)), and Refused how long it leaves the address alone then.
-	Defend, Refused time.Duration
+	// (RFC 5227, section 2.4 (b)), and Refused how long it leaves the address alone then. What comes within Burst of when the
+	// address was defended counts as the same conflict: who announces an address does so in several frames, and has not heard
+	// the defence yet.
+	Defend, Refused, Burst time.Duration
 	// Deaf is for how long another owner goes on that is to stop before it counts as one that
 	// does not hear the node.
 	Deaf time.Duration
@@ -74,7 +78,7 @@ const MaxBefore = 8
 var Default = Timing{
 	Heartbeat: 300 * time.Millisecond, Silence: 900 * time.Millisecond, Skew: 100 * time.Millisecond,
 	Probe: 100 * time.Millisecond, Probes: 2, Hold: 5 * time.Second,
-	Defend: 10 * time.Second, Refused: 30 * time.Second, Deaf: 1800 * time.Millisecond, Calm: time.Minute, Echo: 50 * time.Millisecond,
+	Defend: 10 * time.Second, Refused: 30 * time.Second, Burst: 500 * time.Millisecond, Deaf: 1800 * time.Millisecond, Calm: time.Minute, Echo: 50 * time.Millisecond,
 }
 
 // announcements are when an owner tells the link of an address, from when it took it over: some
@@ -156,9 +160,9 @@ type seat struct {
 	// told is how many announcements were made, and since is when the first was.
 	told  int
 	since time.Duration
-	// defended is when the address was defended last, and whether it ever was.
-	defended    time.Duration
-	hasDefended bool
+	// defences are how often the address was defended, each time within Defend of the one before, of which the last was at defended.
+	defences int
+	defended time.Duration
 	discord
 }
 
@@ -427,18 +431,26 @@ func (m *Machine) announced(s *seat) bool { return s.told == len(announcements) 
 // heartbeats do not speak. Behind that its kernel answers, or its heartbeats do not arrive.
 const mostAnswered = 2
 
-// Conflict takes note that somebody says on the link, not by a heartbeat, that an address is
-// its own. node is which node that is, by what was heard of late, "" for none: between nodes heartbeats decide.
+// Host is who says something on the link that is no heartbeat.
+type Host struct {
+	// Node is which node that is, by what was heard of late, "" for none.
+	Node string
+	// Behind says that its Ethernet address comes behind the node's own. Of two owners that do not hear each other's heartbeats
+	// so one knows that it is to stay.
+	Behind bool
+}
+
+// Conflict takes note that somebody says on the link, not by a heartbeat, that an address is its own. Between nodes heartbeats decide.
 // One whose heartbeats do not speak of the address, as a switch drops them, its kernel has the address, or it is none
 // and says what nodes say, is no better than a stranger, so that the address has one owner there, too.
-func (m *Machine) Conflict(now time.Duration, a netip.Addr, node string) (d Do) {
+func (m *Machine) Conflict(now time.Duration, a netip.Addr, host Host) (d Do) {
 	m.wake(now)
 	s := m.seats[a]
 	if s == nil {
 		return d
 	}
 	switch {
-	case s.phase == probing && node != "" && s.answered < mostAnswered:
+	case s.phase == probing && host.Node != "" && s.answered < mostAnswered:
 		s.answered++
 		m.wait(now, s, m.timing.Silence) // its heartbeat is still to be read
 	case s.phase == probing:
@@ -448,14 +460,41 @@ func (m *Machine) Conflict(now time.Duration, a netip.Addr, node string) (d Do) 
 		// Whoever says so may have taken it over while the node was still.
 		d.Withdraw = append(d.Withdraw, a)
 		m.wait(now, s, m.timing.Silence)
-	case node != "" && s.spares(now, node, m.timing):
-	case s.hasDefended && now-s.defended < m.timing.Defend:
-		m.meet(now, a, s, &d)
-	default:
-		s.defended, s.hasDefended, s.metAt, s.hasMet = now, true, now, true
+	case host.Node != "" && s.spares(now, host.Node, m.timing):
+	case s.defends(now, host, m.timing):
+		s.metAt, s.hasMet = now, true
 		d.Announce = append(d.Announce, a)
+	case now-s.defended >= m.timing.Burst:
+		m.meet(now, a, s, &d)
 	}
 	return d
+}
+
+// defends reports whether the node defends an address that it owns, and takes note that it does. It does so once within
+// Defend, and twice where the other one is to give way: that may be an owner, too, which then meets this one twice.
+func (s *seat) defends(now time.Duration, host Host, t Timing) bool {
+	most := 1
+	if host.Behind {
+		most = 2
+	}
+	switch {
+	case s.defences == 0 || now-s.defended >= t.Defend:
+		s.defences = 0
+	case now-s.defended < t.Burst || s.defences >= most:
+		return false
+	}
+	s.defences, s.defended = s.defences+1, now
+	return true
+}
+
+// Asked takes note that somebody asks on the link whether anybody has an address, as who is about to take it does (RFC 5227,
+// section 2.1.1). Of two that ask at a time one goes on, by their Ethernet addresses; the other one waits, and asks again.
+// Nodes that hear each other have said before that they claim it.
+func (m *Machine) Asked(now time.Duration, a netip.Addr, host Host) {
+	m.wake(now)
+	if s := m.seats[a]; s != nil && s.phase == probing && host.Node == "" && !host.Behind {
+		m.wait(now, s, m.timing.Silence)
+	}
 }
 
 // meet has the node leave alone an address that a stranger has, and say so.
@@ -476,7 +515,7 @@ func (m *Machine) leaveAlone(now time.Duration, s *seat, tells bool) {
 
 // refuse has the node leave an address to others until a time.
 func (s *seat) refuse(until time.Duration) {
-	s.phase, s.due, s.hasDefended, s.refused = refusing, until, false, true
+	s.phase, s.due, s.defences, s.refused = refusing, until, 0, true
 	s.owner, s.owned, s.answered = "", false, 0
 }
 
@@ -561,7 +600,7 @@ func (m *Machine) Tick(now time.Duration) (d Do) {
 			s.due = now + m.timing.Probe
 			d.Probe = append(d.Probe, a)
 		default:
-			s.phase, s.owner, s.told, s.since, s.hasDefended = owning, "", 0, now, false
+			s.phase, s.owner, s.told, s.since, s.defences = owning, "", 0, now, 0
 			s.owned, s.answered, s.refused, s.alone = false, 0, false, 0
 			d.Answer = append(d.Answer, a)
 			m.announce(now, a, s, &d)

@@ -151,25 +151,29 @@ func (l *link) do(m *member, d Do) {
 		for _, n := range l.nodes {
 			if n != m && n.side == m.side && n.machine != nil && n.answers[a] && n.still <= l.now && !n.machine.Doubts(l.now) && !l.mute {
 				l.do(m, m.machine.Conflict(l.now, a, m.sees(n)))
+			} else if n != m && n.side == m.side && n.machine != nil && n.still <= l.now && !l.mute {
+				n.machine.Asked(l.now, a, n.sees(m))
 			}
 		}
 	}
 }
 
-// knows returns the name of another node, if that was heard of late.
-func (m *member) knows(now time.Duration, other *member) string {
-	if at, heard := m.heard[other.name]; !heard || now-at > Default.Calm {
-		return ""
-	}
-	return other.name
+// knows returns another node as a host, with its name if it was heard of late.
+func (m *member) knows(now time.Duration, other *member) Host {
+	at, heard := m.heard[other.name]
+	return m.host(other, heard && now-at <= Default.Calm)
 }
 
-// sees returns the name of another node, if its heartbeats come.
-func (m *member) sees(other *member) string {
-	if m.deaf[other.name] {
-		return ""
+// sees returns another node as a host, with its name if its heartbeats come.
+func (m *member) sees(other *member) Host { return m.host(other, !m.deaf[other.name]) }
+
+// host returns another node as a host. Its Ethernet address goes by its name.
+func (m *member) host(other *member, heard bool) Host {
+	h := Host{Behind: other.name > m.name}
+	if heard {
+		h.Node = other.name
 	}
-	return other.name
+	return h
 }
 
 // run lets a time pass.
@@ -501,7 +505,7 @@ func TestADoubterTellsNobody(t *testing.T) {
 		if d := m.Tick(now); len(d.Say)+len(d.Announce)+len(d.Withdraw) > 0 || m.Next(now) <= now {
 			t.Errorf("first it does %+v, and more at %s", d, m.Next(now)-now)
 		}
-		if d := m.Conflict(now, a, peer); len(d.Say)+len(d.Announce) > 0 || len(d.Withdraw) != 1 {
+		if d := m.Conflict(now, a, Host{Node: peer}); len(d.Say)+len(d.Announce) > 0 || len(d.Withdraw) != 1 {
 			t.Errorf("then it does %+v", d)
 		}
 		if m.Refuses(a) || len(m.Owned()) > 0 {
@@ -529,7 +533,7 @@ func TestAStrangerHasTheAddress(t *testing.T) {
 	for d := (Do{}); len(d.Probe) == 0; d = m.Tick(now) {
 		now += step
 	}
-	if d := m.Conflict(now, a, ""); !slices.ContainsFunc(d.Say, func(c wire.Claim) bool { return c.State == wire.Leaves }) || !slices.Equal(m.Refused(), []netip.Addr{a}) {
+	if d := m.Conflict(now, a, Host{}); !slices.ContainsFunc(d.Say, func(c wire.Claim) bool { return c.State == wire.Leaves }) || !slices.Equal(m.Refused(), []netip.Addr{a}) {
 		t.Errorf("it does %+v, and refuses %v", d, m.Refused())
 	}
 	for end := now + Default.Refused - step; now < end; now += step {
@@ -555,12 +559,13 @@ func TestAStrangersAddressIsLeftAlone(t *testing.T) {
 		l.run(3*time.Second, nil)
 		every := time.Duration(rapid.IntRange(1, 300).Draw(t, "every")) * step
 		answers, toAll := rapid.Bool().Draw(t, "answers"), rapid.Bool().Draw(t, "to all")
+		stranger := Host{Behind: rapid.Bool().Draw(t, "behind")}
 		restarts := rapid.IntRange(0, len(l.nodes)-1).Draw(t, "restarts")
 		const pass = 45 * time.Second
 		gone, next, left, met := l.now+pass, l.now, -Default.Refused, false
 		meet := func(n *member) {
 			owned := n.machine.Owns(a)
-			l.do(n, n.machine.Conflict(l.now, a, ""))
+			l.do(n, n.machine.Conflict(l.now, a, stranger))
 			if met = met || n.machine.Refuses(a); owned && n.machine.Refuses(a) {
 				left = l.now
 			}
@@ -608,8 +613,9 @@ func TestAStrangerIsRemembered(t *testing.T) {
 		"who keeps it, and leaves later": {Default.Defend + Default.Heartbeat, true, false},
 	} {
 		m, a, now := alone(t)
-		m.Conflict(now, a, "")
-		m.Conflict(now, a, "")
+		m.Conflict(now, a, Host{})
+		now += Default.Burst
+		m.Conflict(now, a, Host{})
 		met := now
 		say := func(state wire.State) {
 			m.Hear(now, wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a, State: state}}})
@@ -729,21 +735,95 @@ func TestWhoCannotServe(t *testing.T) {
 
 func TestAnOwnerDefendsOnce(t *testing.T) {
 	m, a, now := alone(t)
-	if d := m.Conflict(now, a, "node2"); len(d.Announce)+len(d.Withdraw) > 0 {
+	if d := m.Conflict(now, a, Host{Node: "node2"}); len(d.Announce)+len(d.Withdraw) > 0 {
 		t.Errorf("with a node it does %+v", d)
 	}
-	if d := m.Conflict(now, a, ""); len(d.Announce) != 1 || len(d.Withdraw) > 0 {
+	if d := m.Conflict(now, a, Host{}); len(d.Announce) != 1 || len(d.Withdraw) > 0 {
 		t.Errorf("first it does %+v", d)
 	}
 	for end := now + Default.Defend; now < end; now += step {
 		m.Tick(now)
 	}
-	if d := m.Conflict(now, a, ""); len(d.Announce) != 1 || len(d.Withdraw) > 0 {
+	if d := m.Conflict(now, a, Host{}); len(d.Announce) != 1 || len(d.Withdraw) > 0 {
 		t.Errorf("much later it does %+v", d)
 	}
-	if d := m.Conflict(now+Default.Defend/2, a, ""); len(d.Announce) > 0 || len(d.Withdraw) != 1 {
+	if d := m.Conflict(now+Default.Defend/2, a, Host{}); len(d.Announce) > 0 || len(d.Withdraw) != 1 {
 		t.Errorf("soon after it does %+v", d)
 	}
+}
+
+// TestAnAnnouncementOfManyFrames has who is no node announce an address once, in several frames, and go on later.
+func TestAnAnnouncementOfManyFrames(t *testing.T) {
+	for _, host := range []Host{{}, {Behind: true}} {
+		m, a, now := alone(t)
+		var defended []time.Duration
+		began := now
+		for _, after := range []time.Duration{0, time.Millisecond, 300 * time.Millisecond, time.Second, 1001 * time.Millisecond, 3 * time.Second} {
+			now = began + after
+			m.Tick(now)
+			d := m.Conflict(now, a, host)
+			if len(d.Announce) > 0 {
+				defended = append(defended, after)
+			}
+			if !m.Owns(a) {
+				break
+			}
+		}
+		want, left := []time.Duration{0}, time.Second
+		if host.Behind {
+			want, left = append(want, time.Second), 3*time.Second
+		}
+		if !slices.Equal(defended, want) || m.Owns(a) || now-began != left {
+			t.Errorf("beside %+v it defends the address after %v, and gives it up after %s", host, defended, now-began)
+		}
+	}
+}
+
+// strangers makes two nodes that do not hear each other's heartbeats, and are in no order.
+func strangers(t *rapid.T) *link {
+	l := newLink(t, 2, 1, chance(t))
+	l.deafen(0, 1)
+	l.deafen(1, 0)
+	for _, n := range l.nodes {
+		n.machine = New(l.now, n.name, Default)
+		n.machine.Stand(l.now, nil, map[netip.Addr]Candidacy{l.addresses[0]: {}})
+	}
+	return l
+}
+
+// TestTwoOwnersMeetByAnnouncements has two nodes own an address that do not hear each other's heartbeats, and one of them
+// announce it: one keeps it, and it is never without an owner.
+func TestTwoOwnersMeetByAnnouncements(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := strangers(t)
+		l.mute = true
+		l.run(20*time.Second, nil)
+		l.mute = false
+		l.delay = time.Duration(rapid.IntRange(0, 10).Draw(t, "delay")) * step
+		for _, n := range l.nodes[:rapid.IntRange(1, 2).Draw(t, "announce")] {
+			l.do(n, n.machine.Refresh(l.now))
+			l.run(time.Duration(rapid.IntRange(0, 100).Draw(t, "pass"))*step, nil)
+		}
+		w := l.watch(10 * time.Second)
+		if w.bare > 0 {
+			t.Fatalf("nobody has the address for %s", w.bare)
+		}
+		l.run(2*Default.Refused, func() { l.whole("when they have met") })
+	})
+}
+
+// TestTwoAskAtATime has two nodes that do not hear each other's heartbeats begin to ask for an address at a time: one has it.
+func TestTwoAskAtATime(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := strangers(t)
+		l.nodes[1].still = l.now + time.Duration(rapid.IntRange(0, 50).Draw(t, "later"))*step
+		l.run(5*time.Second, func() {
+			if owners, _ := l.owners(l.addresses[0], 0); len(owners) > 1 {
+				t.Fatalf("%v have the address", owners)
+			}
+		})
+		l.run(2*Default.Refused, func() { l.whole("when they have asked") })
+	})
 }
 
 // TestANodeThatIsAStranger has who is taken for a node say on the link that it has what another one owns. Without a
@@ -758,7 +838,7 @@ func TestANodeThatIsAStranger(t *testing.T) {
 				m.Hear(now, wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a, State: state, Grade: 255}}})
 			}
 			if m.Owns(a) {
-				m.Conflict(now, a, "node2")
+				m.Conflict(now, a, Host{Node: "node2"})
 			}
 			if met == 0 && m.HasMet(now, a) {
 				met = now - began

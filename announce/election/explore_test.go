@@ -124,7 +124,7 @@ func (w *world) run(i, lost int) {
 	for _, a := range d.Probe {
 		for j, other := range w.nodes {
 			if j != i && w.hears(i, j) && other.machine != nil && len(other.machine.Owned()) > 0 && !other.machine.Doubts(w.now) {
-				w.do(i, n.machine.Conflict(w.now, a, other.name), lost)
+				w.do(i, n.machine.Conflict(w.now, a, Host{Node: other.name}), lost)
 			}
 		}
 	}
@@ -204,7 +204,7 @@ func (w world) next(yield func(string, world)) {
 			step("a stranger says twice to "+n.name+" that it has it", true, order, -1, -1, func(to *world) {
 				to.strangers--
 				for range 2 {
-					to.do(i, to.nodes[i].machine.Conflict(to.now, only, ""), -1)
+					to.do(i, to.nodes[i].machine.Conflict(to.now, only, Host{}), -1)
 				}
 				if to.nodes[i].machine.Refuses(only) {
 					to.met, to.alone = to.now, to.now+coarse.Refused

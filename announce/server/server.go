@@ -6,6 +6,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -166,6 +167,12 @@ func (l *elected) peer(now time.Duration, mac wire.MAC, t election.Timing) (node
 		return "", false
 	}
 	return p.node, true
+}
+
+// host returns who has an Ethernet address, as the election is to know it.
+func (l *elected) host(now time.Duration, mac wire.MAC, t election.Timing) election.Host {
+	node, _ := l.peer(now, mac, t)
+	return election.Host{Node: node, Behind: bytes.Compare(mac[:], l.state.MAC[:]) > 0}
 }
 
 // down says that there is the interface, and that nothing is sent and heard by it.
@@ -465,9 +472,8 @@ func (s *Server) hear(e heard) {
 	switch {
 	case s.links[l.name] != l:
 	case e.Heartbeat == nil:
-		node, _ := l.peer(s.now, e.From, s.Timing)
 		l.strangers[e.Conflict] = e.From
-		s.do(l, l.machine.Conflict(s.now, e.Conflict, node))
+		s.do(l, l.machine.Conflict(s.now, e.Conflict, l.host(s.now, e.From, s.Timing)))
 	case s.is.isForeign(s.Node, e.Heartbeat):
 		s.hearForeign(l, e.From, e.Heartbeat.Claims)
 	case e.Heartbeat.Node == s.Node:
