@@ -10,8 +10,8 @@ import (
 	"github.com/weftnet/weft/announce/wire"
 )
 
-// groups are the solicited-node groups of the IPv6 addresses that a node answers for. The
-// kernel tells switches of them (MLD, RFC 3810), which else might not forward questions, and
+// groups are the solicited-node groups of the IPv6 addresses that a node answers for, or asks for, to hear who else
+// does (RFC 4862, section 5.4.2). The kernel tells switches of them (MLD, RFC 3810), which else might not forward questions, and
 // has the interface take what is sent to them.
 type groups struct {
 	// sockets are what groups are joined by. What one may join the kernel bounds by memory, to

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -27,14 +28,16 @@ import (
 	"github.com/weftnet/weft/internal/retry"
 )
 
-// Event is what was heard on a link: a heartbeat, or that somebody else has an address.
+// Event is what was heard on a link: a heartbeat, or that somebody else has an address or is about to take it.
 type Event struct {
 	// From is the Ethernet address of who said it.
 	From wire.MAC
 	// Heartbeat is nil where it is none.
 	Heartbeat *wire.Heartbeat
-	// Conflict is the address that somebody has; the zero Addr for a heartbeat.
+	// Conflict is the address that somebody has; the zero Addr for a heartbeat. Asks says that he only asks whether anybody has it,
+	// as who is about to take it does.
 	Conflict netip.Addr
+	Asks     bool
 }
 
 // maxWaiting is how many events wait to be read. What is more is lost: heartbeats and answers
@@ -154,12 +157,17 @@ func (p *Port) Index() int { return p.index }
 func (p *Port) Events() <-chan Event { return p.events }
 
 // Answer has the node answer for addresses on the link, and for no others; and of those in
-// watch it is told who else has them. Neither is changed afterwards. Unable are those for which
+// watch it is told who else has them, or asks for them. Neither is changed afterwards. Unable are those for which
 // the node may not be asked, and why: it should leave them to others.
 func (p *Port) Answer(answer, watch map[netip.Addr]bool) (unable map[netip.Addr]error, err error) {
 	p.answers.Store(&answer)
 	p.watches.Store(&watch)
-	return p.groups.set(answer, p.index)
+	both := answer
+	if len(watch) > 0 {
+		both = maps.Clone(watch)
+		maps.Copy(both, answer)
+	}
+	return p.groups.set(both, p.index)
 }
 
 // Vouch has the port answer until a time and no longer, unless it is called again before. What waited while
@@ -248,10 +256,13 @@ func (p *Port) hear(kind uint16, frame []byte) {
 		if err != nil || a.SenderMAC == mine {
 			return
 		}
-		if (*p.watches.Load())[a.Sender] {
+		switch {
+		case (*p.watches.Load())[a.Sender]:
 			p.tell(Event{From: a.SenderMAC, Conflict: a.Sender})
-		} else if !a.Reply && (*p.answers.Load())[a.Target] {
+		case !a.Reply && (*p.answers.Load())[a.Target]:
 			p.reply(kind, a.Answer(mine))
+		case a.IsProbe() && (*p.watches.Load())[a.Target]:
+			p.tell(Event{From: a.SenderMAC, Conflict: a.Target, Asks: true})
 		}
 	case wire.EtherIPv6:
 		n, err := wire.ReadNeighbour(frame)
@@ -263,6 +274,8 @@ func (p *Port) hear(kind uint16, frame []byte) {
 			p.tell(Event{From: n.From, Conflict: n.Target})
 		case !n.Advertisement && (*p.answers.Load())[n.Target]:
 			p.reply(kind, n.Answer(mine))
+		case n.IsProbe() && (*p.watches.Load())[n.Target]:
+			p.tell(Event{From: n.From, Conflict: n.Target, Asks: true})
 		}
 	}
 }

@@ -76,6 +76,34 @@ func TestAPortThatIsNotVouchedFor(t *testing.T) {
 	}
 }
 
+// TestWhoAsks has another host ask for an address that the node asks for itself, and for one that it answers for.
+func TestWhoAsks(t *testing.T) {
+	for _, a := range []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")} {
+		p := &Port{log: slog.New(slog.DiscardHandler), events: make(chan Event, maxWaiting)}
+		p.state.Store(&State{MAC: wire.MAC{2, 0, 0, 0, 0, 1}, MTU: 1500})
+		other := wire.MAC{2, 0, 0, 0, 0, 2}
+		kind, frame := uint16(wire.EtherARP), wire.ProbeARP
+		if a.Is6() {
+			kind, frame = wire.EtherIPv6, wire.ProbeNeighbour
+		}
+		p.answers.Store(&map[netip.Addr]bool{})
+		p.watches.Store(&map[netip.Addr]bool{a: true})
+		p.hear(kind, frame(other, a.Next()))
+		p.hear(kind, frame(other, a))
+		for want := (Event{From: other, Conflict: a, Asks: true}); ; {
+			select {
+			case e := <-p.Events():
+				if e != want {
+					t.Errorf("of who asks for %s it tells %+v", a, e)
+				}
+			default:
+				t.Fatalf("of who asks for %s it tells nothing", a)
+			}
+			break
+		}
+	}
+}
+
 // TestWhatNobodyHeeds has heartbeats come that are of no use, and more of them than may wait: one that is heeded is
 // delivered all the same.
 func TestWhatNobodyHeeds(t *testing.T) {

@@ -471,6 +471,8 @@ func (s *Server) hear(e heard) {
 	l := e.on
 	switch {
 	case s.links[l.name] != l:
+	case e.Asks:
+		l.machine.Asked(s.now, e.Conflict, l.host(s.now, e.From, s.Timing))
 	case e.Heartbeat == nil:
 		l.strangers[e.Conflict] = e.From
 		s.do(l, l.machine.Conflict(s.now, e.Conflict, l.host(s.now, e.From, s.Timing)))

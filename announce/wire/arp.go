@@ -75,6 +75,9 @@ func ProbeARP(from MAC, a netip.Addr) []byte {
 	return ARP{SenderMAC: from, Sender: zero4, Target: a}.Frame(Broadcast)
 }
 
+// IsProbe reports whether it asks whether anybody has an address, as who is about to take it does.
+func (p ARP) IsProbe() bool { return !p.Reply && p.Sender == zero4 }
+
 // AnnounceARP tells all on the link who has an address, in the two forms of which some learn
 // from the one alone, and others from the other.
 func AnnounceARP(from MAC, a netip.Addr) [][]byte {

@@ -162,6 +162,9 @@ func ProbeNeighbour(from MAC, a netip.Addr) []byte {
 	return Neighbour{From: from, To: groupMAC(group), Source: netip.IPv6Unspecified(), Destination: group, Target: a}.Frame()
 }
 
+// IsProbe reports whether it asks whether anybody has an address, as who is about to take it does.
+func (n Neighbour) IsProbe() bool { return !n.Advertisement && n.Source.IsUnspecified() }
+
 // AnnounceNeighbour tells all on the link who has an address.
 func AnnounceNeighbour(from MAC, a netip.Addr) []byte {
 	return Neighbour{Advertisement: true, Override: true, From: from, To: AllNodes, Source: a, Destination: AllNodesAddress, Target: a, Link: from, HasLink: true}.Frame()
