@@ -81,6 +81,13 @@ var Default = Timing{
 	Defend: 10 * time.Second, Refused: 30 * time.Second, Burst: 500 * time.Millisecond, Deaf: 1800 * time.Millisecond, Calm: time.Minute, Echo: 50 * time.Millisecond,
 }
 
+// A node that begins to ask for many addresses at a time does so in portions, which it spreads over the time between two questions, so
+// that neither it nor who answers loses any. There are mostPortions at most, and each has leastPortion addresses at least.
+const (
+	leastPortion = 64
+	mostPortions = 20
+)
+
 // announcements are when an owner tells the link of an address, from when it took it over: some
 // that should hear it miss the first.
 var announcements = [...]time.Duration{0, 300 * time.Millisecond, time.Second, 3 * time.Second}
@@ -132,8 +139,10 @@ type seat struct {
 	phase phase
 	// due is when the phase comes to its next step.
 	due time.Duration
-	// probes are how many were sent.
+	// probes are how many questions were asked. early is how much sooner each is asked than for the last of the addresses that
+	// began at the same time.
 	probes int
+	early  time.Duration
 	// owner is who said last that it owns or claims the address, "" for nobody, and worse says
 	// that its grade is worse than the node's own.
 	owner string
@@ -580,6 +589,7 @@ func (m *Machine) Refresh(now time.Duration) (d Do) {
 func (m *Machine) Tick(now time.Duration) (d Do) {
 	m.wake(now)
 	claimed := false
+	var begin []*seat
 	for _, a := range m.order {
 		s := m.seats[a]
 		if s.phase == owning {
@@ -593,11 +603,14 @@ func (m *Machine) Tick(now time.Duration) (d Do) {
 		case s.phase != probing && now < max(s.alone, s.unable):
 			s.refuse(max(s.alone, s.unable)) // who owned it meanwhile is silent
 		case s.phase != probing:
-			s.phase, s.probes, s.due = probing, 0, now+m.timing.Probe
+			begin = append(begin, s)
 			claimed = true
 		case s.probes < m.timing.Probes:
 			s.probes++
 			s.due = now + m.timing.Probe
+			if s.probes == m.timing.Probes {
+				s.due += s.early // who begin together own together
+			}
 			d.Probe = append(d.Probe, a)
 		default:
 			s.phase, s.owner, s.told, s.since, s.defences = owning, "", 0, now, 0
@@ -606,6 +619,11 @@ func (m *Machine) Tick(now time.Duration) (d Do) {
 			m.announce(now, a, s, &d)
 			claimed = true
 		}
+	}
+	portions := min(max(len(begin)/leastPortion, 1), mostPortions)
+	for i, s := range begin {
+		s.early = m.timing.Probe * time.Duration(portions-1-i*portions/len(begin)) / time.Duration(portions)
+		s.phase, s.probes, s.due = probing, 0, now+m.timing.Probe-s.early
 	}
 	m.beats(now, &d, claimed)
 	return d

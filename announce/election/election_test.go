@@ -928,6 +928,43 @@ func TestAThousandAddresses(t *testing.T) {
 	}
 }
 
+// TestQuestionsComeInPortions has a node claim many addresses at a time: it asks for few of them at once, for each as often and as
+// long before it owns it as for one alone, and owns all together.
+func TestQuestionsComeInPortions(t *testing.T) {
+	for _, n := range []int{1, 63, 64, 200, 1000, 4096} {
+		m := New(0, "node1", Default)
+		all := make(map[netip.Addr]Candidacy)
+		for i := range n {
+			all[netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})] = Candidacy{}
+		}
+		m.Stand(0, nil, all)
+		asked, last := make(map[netip.Addr]int), make(map[netip.Addr]time.Duration)
+		most := 0
+		for now := time.Duration(0); len(m.Owned()) < n; now = m.Next(now) {
+			d := m.Tick(now)
+			most = max(most, len(d.Probe))
+			for _, a := range d.Probe {
+				if asked[a] > 0 && now-last[a] != Default.Probe {
+					t.Errorf("of %d it asks for %s again after %s", n, a, now-last[a])
+				}
+				asked[a]++
+				last[a] = now
+			}
+			if len(d.Answer) > 0 && (len(d.Answer) < n || now != Default.Silence+time.Duration(Default.Probes+1)*Default.Probe) {
+				t.Errorf("of %d it owns %d at %s", n, len(d.Answer), now)
+			}
+			for _, a := range d.Answer {
+				if asked[a] != Default.Probes || now-last[a] < Default.Probe {
+					t.Errorf("of %d it owns %s, for which it asked %d times, the last %s before", n, a, asked[a], now-last[a])
+				}
+			}
+		}
+		if most > max(2*leastPortion, n/mostPortions+1) {
+			t.Errorf("of %d it asks for %d at once", n, most)
+		}
+	}
+}
+
 func BenchmarkHear(b *testing.B) {
 	m := New(0, "node1", Default)
 	all, h := make(map[netip.Addr]Candidacy), wire.Heartbeat{Node: "node2"}
