@@ -40,9 +40,9 @@ type Event struct {
 	Asks     bool
 }
 
-// maxWaiting is how many events wait to be read. What is more is lost: heartbeats and answers
-// are repeated.
-const maxWaiting = 1024
+// buffer is how many bytes of frames wait for a socket to be read, of which the kernel takes twice as many: for an answer for each
+// of the 4,096 addresses that a node may ask for, which it counts with 768 to 2,304 bytes.
+const buffer = 5 << 20
 
 // longest is the longest frame that is read, in bytes.
 const longest = 9216
@@ -73,6 +73,7 @@ type Port struct {
 	// full is until when frames are not waited for, in nanoseconds since 1970.
 	full    atomic.Int64
 	groups  groups
+	waiting *queue
 	events  chan Event
 	stop    context.CancelFunc
 	readers sync.WaitGroup
@@ -95,7 +96,7 @@ func Open(name string, log *slog.Logger) (*Port, error) {
 	if err != nil {
 		return nil, fmt.Errorf("interface %s: open netlink: %w", name, err)
 	}
-	p := &Port{name: name, log: log, handle: handle, sockets: make(map[uint16]*os.File), events: make(chan Event, maxWaiting)}
+	p := &Port{name: name, log: log, handle: handle, sockets: make(map[uint16]*os.File), waiting: newQueue(), events: make(chan Event)}
 	none := make(map[netip.Addr]bool)
 	p.answers.Store(&none)
 	p.watches.Store(&none)
@@ -107,6 +108,7 @@ func Open(name string, log *slog.Logger) (*Port, error) {
 	p.index = s.Index
 	ctx, cancel := context.WithCancel(context.Background())
 	p.stop = cancel
+	p.readers.Go(func() { p.deliver(ctx) })
 	for kind, filter := range map[uint16][]unix.SockFilter{wire.EtherHeartbeat: all, wire.EtherARP: all, wire.EtherIPv6: neighbours} {
 		socket, err := listen(s.Index, kind, filter)
 		if err != nil {
@@ -289,10 +291,25 @@ func (p *Port) reply(kind uint16, frame []byte) {
 	}
 }
 
-func (p *Port) tell(e Event) {
-	select {
-	case p.events <- e:
-	default:
+func (p *Port) tell(e Event) { p.waiting.put(e) }
+
+// deliver delivers what waits until ctx ends.
+func (p *Port) deliver(ctx context.Context) {
+	for {
+		e, is := p.waiting.take()
+		if !is {
+			select {
+			case <-p.waiting.some:
+			case <-ctx.Done():
+				return
+			}
+			continue
+		}
+		select {
+		case p.events <- e:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
@@ -341,6 +358,14 @@ func listen(index int, kind uint16, filter []unix.SockFilter) (*os.File, error) 
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
+	}
+	// Who may not have more than the kernel's limit (net.core.rmem_max) has that.
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer); err != nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer)
+		if err != nil {
+			unix.Close(fd)
+			return nil, err
+		}
 	}
 	filter = slices.Concat(own(index), filter)
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})

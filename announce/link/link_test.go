@@ -380,31 +380,37 @@ func (h host) sends(vlan uint16, frames ...[]byte) {
 func TestFramesOfOtherVLANs(t *testing.T) {
 	all := hosts(t, 2)
 	sender, p := all[0], all[1].open()
-	if err := answer(p, none, both); err != nil {
+	lastFour, lastSix := four.Next(), six.Next()
+	if err := answer(p, none, map[netip.Addr]bool{four: true, six: true, lastFour: true, lastSix: true}); err != nil {
 		t.Fatal(err)
 	}
 	from := wire.MAC{2, 0, 0, 0, 0x99, 1}
 	heartbeat := wire.Frames(from, wire.Heartbeat{Node: "node1", Claims: []wire.Claim{{Address: four}}}, 1500)
 	frames := slices.Concat(heartbeat, wire.AnnounceARP(from, four), [][]byte{wire.AnnounceNeighbour(from, six)})
-	// Frames of one sender come in their order: what is sent last tells that all came.
-	last := wire.Heartbeat{Node: "last", Claims: []wire.Claim{{Address: four}}}
-	for vlan, hears := range map[uint16]bool{0: true, 42: false} {
-		heard := make(map[string]bool)
+	// Frames of one sender and one kind come in their order: what is sent last of each tells that all came. What is not to be heard
+	// comes first, so that nothing is left of what is.
+	last := wire.Frames(from, wire.Heartbeat{Node: "last", Claims: []wire.Claim{{Address: four}}}, 1500)
+	last = slices.Concat(last, wire.AnnounceARP(from, lastFour), [][]byte{wire.AnnounceNeighbour(from, lastSix)})
+	for _, vlan := range []uint16{42, 0} {
+		hears := vlan == 0
+		heard, ended := make(map[string]bool), make(map[string]bool)
 		event(t, p, "what is sent last", func() error {
 			sender.sends(vlan, frames...)
-			sender.sends(0, wire.Frames(from, last, 1500)...)
+			sender.sends(0, last...)
 			return nil
 		}, func(e link.Event) bool {
 			switch {
 			case e.From != from:
 			case e.Heartbeat != nil && e.Heartbeat.Node == "last":
-				return len(heard) == 3 || !hears
+				ended["heartbeat"] = true
 			case e.Heartbeat != nil:
 				heard["heartbeat"] = true
+			case e.Conflict == lastFour || e.Conflict == lastSix:
+				ended[e.Conflict.String()] = true
 			default:
 				heard[e.Conflict.String()] = true
 			}
-			return false
+			return len(ended) == 3 && (len(heard) == 3 || !hears)
 		})
 		if !hears && len(heard) > 0 {
 			t.Errorf("of VLAN %d it hears %v", vlan, heard)

@@ -79,7 +79,7 @@ func TestAPortThatIsNotVouchedFor(t *testing.T) {
 // TestWhoAsks has another host ask for an address that the node asks for itself, and for one that it answers for.
 func TestWhoAsks(t *testing.T) {
 	for _, a := range []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")} {
-		p := &Port{log: slog.New(slog.DiscardHandler), events: make(chan Event, maxWaiting)}
+		p := &Port{log: slog.New(slog.DiscardHandler), waiting: newQueue()}
 		p.state.Store(&State{MAC: wire.MAC{2, 0, 0, 0, 0, 1}, MTU: 1500})
 		other := wire.MAC{2, 0, 0, 0, 0, 2}
 		kind, frame := uint16(wire.EtherARP), wire.ProbeARP
@@ -90,16 +90,8 @@ func TestWhoAsks(t *testing.T) {
 		p.watches.Store(&map[netip.Addr]bool{a: true})
 		p.hear(kind, frame(other, a.Next()))
 		p.hear(kind, frame(other, a))
-		for want := (Event{From: other, Conflict: a, Asks: true}); ; {
-			select {
-			case e := <-p.Events():
-				if e != want {
-					t.Errorf("of who asks for %s it tells %+v", a, e)
-				}
-			default:
-				t.Fatalf("of who asks for %s it tells nothing", a)
-			}
-			break
+		if e, _ := p.waiting.take(); e != (Event{From: other, Conflict: a, Asks: true}) {
+			t.Errorf("of who asks for %s it tells %+v", a, e)
 		}
 	}
 }
@@ -107,7 +99,7 @@ func TestWhoAsks(t *testing.T) {
 // TestWhatNobodyHeeds has heartbeats come that are of no use, and more of them than may wait: one that is heeded is
 // delivered all the same.
 func TestWhatNobodyHeeds(t *testing.T) {
-	p := &Port{events: make(chan Event, maxWaiting)}
+	p := &Port{waiting: newQueue()}
 	p.state.Store(&State{MAC: wire.MAC{2, 0, 0, 0, 0, 1}, MTU: 1500})
 	say := func(node string) {
 		h := wire.Heartbeat{Node: node, Claims: []wire.Claim{{Address: netip.MustParseAddr("192.0.2.100"), State: wire.Owns}}}
@@ -122,13 +114,81 @@ func TestWhatNobodyHeeds(t *testing.T) {
 	}
 	say("node2")
 	for _, want := range []string{"anybody", "node2"} {
-		select {
-		case e := <-p.Events():
-			if e.Heartbeat.Node != want {
-				t.Errorf("it delivers what %s says, want %s", e.Heartbeat.Node, want)
-			}
-		default:
-			t.Fatalf("it does not deliver what %s says", want)
+		if e, is := p.waiting.take(); !is || e.Heartbeat.Node != want {
+			t.Fatalf("it does not deliver what %s says, but %+v", want, e)
 		}
+	}
+}
+
+// TestManyAddressesAreTakenByOthers has more heartbeats wait than there is room for, then conflicts about as many addresses as a node
+// may have, which come again and again, and then another heartbeat: none of the conflicts is lost, each comes once, and heartbeats
+// come between them.
+func TestManyAddressesAreTakenByOthers(t *testing.T) {
+	const addresses = 4096
+	p := &Port{waiting: newQueue()}
+	from := wire.MAC{2, 0, 0, 0, 0, 2}
+	p.state.Store(&State{MAC: wire.MAC{2, 0, 0, 0, 0, 1}, MTU: 1500})
+	watch, a := make(map[netip.Addr]bool), netip.MustParseAddr("10.0.0.1")
+	for ; len(watch) < addresses; a = a.Next() {
+		watch[a] = true
+	}
+	p.watches.Store(&watch)
+	p.answers.Store(&map[netip.Addr]bool{})
+	for range 2 * maxWaiting {
+		for _, f := range wire.Frames(from, wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a}}}, 1500) {
+			p.hear(wire.EtherHeartbeat, f)
+		}
+	}
+	for range 2 {
+		for a := range watch {
+			p.hear(wire.EtherARP, wire.ProbeARP(from, a)) // of which less is said than by what follows, and comes
+			for _, f := range wire.AnnounceARP(from, a) {
+				p.hear(wire.EtherARP, f)
+			}
+			p.hear(wire.EtherARP, wire.ProbeARP(from, a))
+		}
+	}
+	told, heartbeats := make(map[netip.Addr]int), 0
+	for {
+		e, is := p.waiting.take()
+		if !is {
+			break
+		}
+		if e.Heartbeat == nil {
+			told[e.Conflict]++
+			if e.Asks {
+				t.Fatalf("of %s it is said that somebody asks for it, and he has it", e.Conflict)
+			}
+		} else if heartbeats++; len(told) > heartbeats {
+			t.Fatalf("heartbeat %d comes behind %d conflicts", heartbeats, len(told))
+		}
+	}
+	if len(told) != addresses || heartbeats != maxWaiting {
+		t.Errorf("it tells of %d addresses of %d, and of %d heartbeats", len(told), addresses, heartbeats)
+	}
+	for a, n := range told {
+		if n != 1 {
+			t.Fatalf("of %s it tells %d times", a, n)
+		}
+	}
+}
+
+// TestRoomForFrames has a port's socket have room for more frames than the kernel gives it of its own accord.
+func TestRoomForFrames(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it opens a packet socket")
+	}
+	socket, err := listen(1, wire.EtherARP, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	room := 0
+	if err := raw.Control(func(fd uintptr) { room, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF) }); err != nil || room < buffer {
+		t.Errorf("it has room for %d bytes, want %d: %v", room, buffer, err)
 	}
 }

@@ -1,0 +1,66 @@
+package link
+
+import (
+	"net/netip"
+	"sync"
+)
+
+// maxWaiting is how many heartbeats wait to be read. What is more is lost: they are repeated.
+const maxWaiting = 1024
+
+// queue are events that wait to be read: heartbeats in their order, and apart from these what was heard of addresses, of
+// each of which the last counts alone. So it has room for all of it, however many heartbeats wait, and takes no room from them.
+type queue struct {
+	mu         sync.Mutex
+	heartbeats []Event
+	// about are the addresses of which something waits, in the order in which it came first, and what that is.
+	about []netip.Addr
+	of    map[netip.Addr]Event
+	// turn says that it is that of heartbeats.
+	turn bool
+	// some has an element when there may be events.
+	some chan struct{}
+}
+
+func newQueue() *queue {
+	return &queue{of: make(map[netip.Addr]Event), some: make(chan struct{}, 1)}
+}
+
+// put adds an event, if there is room.
+func (q *queue) put(e Event) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch was, waits := q.of[e.Conflict]; {
+	case e.Heartbeat != nil && len(q.heartbeats) >= maxWaiting:
+		return
+	case e.Heartbeat != nil:
+		q.heartbeats = append(q.heartbeats, e)
+	case !waits:
+		q.about = append(q.about, e.Conflict)
+		q.of[e.Conflict] = e
+	case was.Asks || !e.Asks: // that somebody has an address says more than that he asks for it
+		q.of[e.Conflict] = e
+	}
+	select {
+	case q.some <- struct{}{}:
+	default:
+	}
+}
+
+// take removes an event: heartbeats and others in turn, so that neither keeps the other from being read.
+func (q *queue) take() (e Event, is bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.turn = !q.turn
+	switch {
+	case len(q.heartbeats) > 0 && (q.turn || len(q.about) == 0):
+		e, q.heartbeats = q.heartbeats[0], q.heartbeats[1:]
+	case len(q.about) > 0:
+		a := q.about[0]
+		e, q.about = q.of[a], q.about[1:]
+		delete(q.of, a)
+	default:
+		return e, false
+	}
+	return e, true
+}
