@@ -70,8 +70,10 @@ type Port struct {
 	vouched atomic.Pointer[time.Time]
 	// heeds is which heartbeats are delivered, nil where all are.
 	heeds atomic.Pointer[func(wire.Heartbeat) bool]
-	// full is until when frames are not waited for, in nanoseconds since 1970.
-	full    atomic.Int64
+	// full is until when frames are not waited for, nil where they are. It has a reading of the clock that nobody sets.
+	full atomic.Pointer[time.Time]
+	// said counts what was said.
+	said    atomic.Uint32
 	groups  groups
 	waiting *queue
 	events  chan Event
@@ -183,7 +185,10 @@ func (p *Port) Heed(heeds func(wire.Heartbeat) bool) { p.heeds.Store(&heeds) }
 // Say sends what the node says to others.
 func (p *Port) Say(h wire.Heartbeat) error {
 	s := p.state.Load()
-	return p.send(wire.EtherHeartbeat, wire.Frames(s.MAC, h, s.MTU)...)
+	frames := wire.Frames(s.MAC, h, s.MTU)
+	// Where the interface takes some frames alone, these are not those of the same addresses each time.
+	first := int(p.said.Add(1)) % max(len(frames), 1)
+	return p.send(wire.EtherHeartbeat, slices.Concat(frames[first:], frames[:first])...)
 }
 
 // Probe asks on the link who has an address.
@@ -204,11 +209,12 @@ func (p *Port) Announce(a netip.Addr) error {
 	return p.send(wire.EtherIPv6, wire.AnnounceNeighbour(mac, a))
 }
 
-func (p *Port) send(kind uint16, frames ...[]byte) error {
+// send sends frames, each also where another one before it could not be sent, but while the interface takes none.
+func (p *Port) send(kind uint16, frames ...[]byte) (failed error) {
 	socket := p.sockets[kind]
 	for _, f := range frames {
 		now := time.Now()
-		if now.UnixNano() < p.full.Load() {
+		if full := p.full.Load(); full != nil && now.Before(*full) {
 			return fmt.Errorf("interface %s: send a frame of EtherType %#04x: the interface takes none for now", p.name, kind)
 		}
 		err := socket.SetWriteDeadline(now.Add(sendFor))
@@ -216,13 +222,14 @@ func (p *Port) send(kind uint16, frames ...[]byte) error {
 			_, err = socket.Write(f)
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			p.full.Store(time.Now().Add(sendFor).UnixNano())
+			full := time.Now().Add(sendFor)
+			p.full.Store(&full)
 		}
 		if err != nil {
-			return fmt.Errorf("interface %s: send a frame of EtherType %#04x: %w", p.name, kind, err)
+			failed = fmt.Errorf("interface %s: send a frame of EtherType %#04x: %w", p.name, kind, err)
 		}
 	}
-	return nil
+	return failed
 }
 
 // read hears frames of one kind until ctx ends.
@@ -352,6 +359,9 @@ func own(index int) []unix.SockFilter {
 	}
 }
 
+// priorityControl is the kernel's for what keeps a network going (TC_PRIO_CONTROL in linux/pkt_sched.h).
+const priorityControl = 7
+
 // listen opens a socket that hears frames of one EtherType that others send on an interface.
 func listen(index int, kind uint16, filter []unix.SockFilter) (*os.File, error) {
 	// With protocol 0 it hears nothing before it is bound, and so nothing unfiltered.
@@ -371,6 +381,10 @@ func listen(index int, kind uint16, filter []unix.SockFilter) (*os.File, error) 
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 	if err == nil {
 		err = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1)
+	}
+	if err == nil && kind == wire.EtherHeartbeat {
+		// What the interface queues by priority does not wait behind others' bulk.
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PRIORITY, priorityControl)
 	}
 	if err == nil && kind == wire.EtherHeartbeat {
 		group := unix.PacketMreq{Ifindex: int32(index), Type: unix.PACKET_MR_MULTICAST, Alen: uint16(len(wire.Group))}

@@ -42,9 +42,62 @@ func TestAFullQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p.full.Store(0) // as when some time has passed
+	p.full.Store(nil) // as when some time has passed
 	if err := p.Announce(netip.MustParseAddr("192.0.2.7")); err != nil {
 		t.Errorf("frames are taken again: %v", err)
+	}
+}
+
+// TestAFrameThatIsNotTaken has an interface not take some of the frames of a heartbeat: it takes the others, and of those of which it
+// takes few none is always left out.
+func TestAFrameThatIsNotTaken(t *testing.T) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(ends[0])
+	socket := os.NewFile(uintptr(ends[1]), "pair")
+	defer socket.Close()
+	p := &Port{name: "eth0", sockets: map[uint16]*os.File{wire.EtherHeartbeat: socket}}
+	p.state.Store(&State{MAC: wire.MAC{2, 0, 0, 0, 0, 1}, MTU: 1500})
+	if err := p.send(wire.EtherHeartbeat, make([]byte, 1<<22), []byte("taken")); err == nil {
+		t.Error("a frame is not taken, and that is not said")
+	}
+	frame := make([]byte, longest)
+	if n, _ := unix.Read(ends[0], frame); string(frame[:max(n, 0)]) != "taken" {
+		t.Errorf("of a frame behind one that is not taken %d bytes are", n)
+	}
+	h := wire.Heartbeat{Node: "node1"}
+	for a := netip.MustParseAddr("10.0.0.1"); len(h.Claims) < 1000; a = a.Next() {
+		h.Claims = append(h.Claims, wire.Claim{Address: a})
+	}
+	first := make(map[netip.Addr]bool)
+	frames := len(wire.Frames(wire.MAC{}, h, 1500))
+	for range frames {
+		if err := p.Say(h); err != nil {
+			t.Fatal(err)
+		}
+		said := 0
+		for {
+			n, _ := unix.Read(ends[0], frame)
+			if n <= 0 {
+				break
+			}
+			one, _, err := wire.ReadHeartbeat(frame[:n])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if said == 0 {
+				first[one.Claims[0].Address] = true
+			}
+			said += len(one.Claims)
+		}
+		if said != len(h.Claims) {
+			t.Errorf("it says %d claims of %d", said, len(h.Claims))
+		}
+	}
+	if len(first) != frames {
+		t.Errorf("of %d frames %d come first", frames, len(first))
 	}
 }
 
