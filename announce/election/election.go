@@ -408,7 +408,7 @@ func (m *Machine) rival(now time.Duration, node string, c wire.Claim, s *seat, d
 			m.wait(now, s, m.timing.Silence)
 			return false
 		}
-		if s.worse = c.Grade > s.Grade && now >= s.unable; s.worse && s.owner == node {
+		if s.worse = c.Grade > s.Grade && now >= max(s.alone, s.unable); s.worse && s.owner == node {
 			s.took(now, node, c, m.timing)
 			return false // it is waited no longer than from when that was seen first
 		}

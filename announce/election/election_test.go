@@ -638,6 +638,33 @@ func TestAStrangerIsRemembered(t *testing.T) {
 	}
 }
 
+// TestAWorseOwnerBesideAStranger has a node that has met a stranger hear of an owner of its grade, and of a worse one, from then on: it
+// waits until that has kept the address for as long as it would not beside the stranger, and takes it over then where that is worse.
+func TestAWorseOwnerBesideAStranger(t *testing.T) {
+	for _, grade := range []uint8{0, 1} {
+		m, a, now := alone(t)
+		m.Conflict(now, a, Host{})
+		now += Default.Burst
+		m.Conflict(now, a, Host{})
+		began, changes, refuses := now, 0, true
+		for now += time.Second; now-began < Default.Refused && !m.Owns(a); now += step {
+			if now%Default.Heartbeat == 0 {
+				m.Hear(now, wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a, State: wire.Owns, Grade: grade}}})
+			}
+			m.Tick(now)
+			if m.Refuses(a) != refuses {
+				refuses = !refuses
+				changes++
+			}
+		}
+		soon := now-began < time.Second+Default.Defend+2*Default.Silence+time.Second
+		// It is left alone also while the node asks whether the stranger is gone.
+		if changes != 1+2*int(grade) || m.Owns(a) != (grade > 0) || m.Owns(a) && !soon {
+			t.Errorf("beside an owner of grade %d it begins or ends to leave the address alone %d times, and after %s owns %v", grade, changes, now-began, m.Owned())
+		}
+	}
+}
+
 // TestWhoIsToldOfAStranger has nodes say that a stranger has an address. That is believed of the owner, and where no
 // owner is known, and does not concern who owns it.
 func TestWhoIsToldOfAStranger(t *testing.T) {
