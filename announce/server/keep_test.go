@@ -1,10 +1,13 @@
 package server
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -146,6 +149,54 @@ func TestWhatIsHeldIsNotKnown(t *testing.T) {
 	s.hold()
 	if !l.machine.Owns(a) || !f.has[a] || s.holdErr != nil {
 		t.Errorf("then it owns %v and has %v, and the error is %v", l.machine.Owned(), f.has, s.holdErr)
+	}
+}
+
+// lines are what is logged, of each line the message and of how many addresses it is.
+type lines struct {
+	slog.Handler
+	all []string
+}
+
+func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	r.Attrs(func(a slog.Attr) bool {
+		if addresses, is := a.Value.Any().([]netip.Addr); is {
+			l.all = append(l.all, fmt.Sprint(r.Message, ": ", len(addresses)))
+		}
+		return true
+	})
+	return nil
+}
+
+// A node that can have none of many addresses leaves them all at once, and says so of all in one line, behind what it does.
+func TestManyThatANodeCannotHave(t *testing.T) {
+	s := made()
+	log := &lines{}
+	s.Log = slog.New(log)
+	sets := 0
+	f := &fake{err: errors.New("there are no tables")}
+	f.sets = func() { f.has = nil; sets++ }
+	s.holder = f
+	s.is.Candidates = make(map[netip.Addr]announce.Candidate)
+	l := &elected{name: "eth0", machine: election.New(0, "node1", s.Timing)}
+	s.links[l.name] = l
+	all := make(map[netip.Addr]election.Candidacy)
+	for a := netip.MustParseAddr("192.0.2.100"); len(all) < perLine; a = a.Next() {
+		all[a], s.is.Candidates[a] = election.Candidacy{}, announce.Candidate{Link: "eth0", Virtual: true}
+	}
+	l.machine.Stand(0, nil, all)
+	for ; sets == 0; s.now += 10 * time.Millisecond {
+		s.do(l, l.machine.Tick(s.now))
+	}
+	if refused := len(l.machine.Refused()); refused != len(all) || len(log.all) > 0 {
+		t.Errorf("of %d it leaves %d, and has logged %q", len(all), refused, log.all)
+	}
+	s.log()
+	s.log()
+	if want := []string{"this node answers for addresses: 100", "this node does not answer for addresses any more: 100"}; !slices.Equal(log.all, want) {
+		t.Errorf("it logs %q, want %q", log.all, want)
 	}
 }
 

@@ -65,6 +65,9 @@ const lookEvery = time.Second
 // pauses, or nothing at all: one that another node is heard to have is kept no longer.
 const keepFor = 3 * time.Second
 
+// perLine is of how many addresses one line of the log speaks.
+const perLine = 100
+
 // Server answers for a node's addresses. Its fields are set before Run.
 type Server struct {
 	Node   string
@@ -103,6 +106,8 @@ type Server struct {
 	said    string
 	// dirty says that the node owns something else than it did, or may.
 	dirty bool
+	// notes are what is to be logged.
+	notes []func()
 	// again says that what the node has is to be looked at, though it is to have nothing else.
 	again bool
 }
@@ -323,6 +328,7 @@ func (s *Server) Run(ctx context.Context) error {
 			s.dirty = false
 		}
 		s.vouch()
+		s.log()
 	}
 }
 
@@ -533,16 +539,27 @@ func (s *Server) hearName(l *elected, from wire.MAC) {
 // do carries out what an election asks for.
 func (s *Server) do(l *elected, d election.Do) { s.send(l, s.apply(l, d)) }
 
+// note has something be logged of addresses, behind what there is to do: who reads the log may have the node wait.
+func (s *Server) note(what string, l *elected, addresses []netip.Addr) {
+	for some := range slices.Chunk(addresses, perLine) {
+		s.notes = append(s.notes, func() { s.Log.Info(what, "addresses", some, "link", l.name) })
+	}
+}
+
+// log logs what is to be.
+func (s *Server) log() {
+	for _, note := range s.notes {
+		note()
+	}
+	s.notes = nil
+}
+
 // apply has the node answer for what it is to answer for, and returns what is to be said of that.
 func (s *Server) apply(l *elected, d election.Do) election.Do {
 	if len(d.Withdraw)+len(d.Answer) > 0 || len(d.Probe) > 0 || l.asked {
 		l.asked, s.dirty = len(d.Probe) > 0, true
-		for _, a := range d.Withdraw {
-			s.Log.Info("this node does not answer for an address any more", "address", a, "link", l.name)
-		}
-		for _, a := range d.Answer {
-			s.Log.Info("this node answers for an address", "address", a, "link", l.name)
-		}
+		s.note("this node does not answer for addresses any more", l, d.Withdraw)
+		s.note("this node answers for addresses", l, d.Answer)
 		if len(d.Answer) > 0 {
 			s.Took(len(d.Answer))
 			s.hold() // before anybody sends to it
@@ -635,9 +652,17 @@ func (s *Server) answer(l *elected) {
 	if len(unable) == 0 {
 		return
 	}
-	var left election.Do
-	for _, a := range slices.SortedFunc(maps.Keys(unable), netip.Addr.Compare) {
+	left := slices.SortedFunc(maps.Keys(unable), netip.Addr.Compare)
+	for _, a := range left {
 		l.unable[a] = unable[a].Error()
+	}
+	s.refuse(l, left)
+}
+
+// refuse has the node leave addresses to others that it cannot serve, all at once.
+func (s *Server) refuse(l *elected, all []netip.Addr) {
+	var left election.Do
+	for _, a := range all {
 		d := l.machine.Refuse(s.now, a)
 		left.Withdraw, left.Say = append(left.Withdraw, d.Withdraw...), append(left.Say, d.Say...)
 	}
@@ -675,10 +700,14 @@ func (s *Server) hold() {
 	}
 	s.held = held
 	for _, l := range s.links {
+		var unable []netip.Addr
 		for _, a := range l.machine.Owned() {
 			if wanted[a] && !held[a] {
-				s.do(l, l.machine.Refuse(s.now, a))
+				unable = append(unable, a)
 			}
+		}
+		if len(unable) > 0 {
+			s.refuse(l, unable)
 		}
 	}
 }
@@ -796,6 +825,7 @@ func (s *Server) end() {
 		s.do(l, l.machine.End(!leaving))
 		s.close(l)
 	}
+	defer s.log()
 	if leaving {
 		if err := s.holder.Set(nil); err != nil {
 			s.Log.Warn("cannot take VirtualAddresses from the node", "error", err)
