@@ -106,6 +106,9 @@ type Server struct {
 	said    string
 	// dirty says that the node owns something else than it did, or may.
 	dirty bool
+	// looked says that the interfaces were looked at just now. It is said then, and not sooner, what is wrong: to put that in words takes
+	// the longer the more addresses it is about, and others could make it change with each frame.
+	looked bool
 	// notes are what is to be logged.
 	notes []func()
 	// again says that what the node has is to be looked at, though it is to have nothing else.
@@ -132,7 +135,8 @@ type elected struct {
 	peers     map[wire.MAC]peer
 	strangers map[netip.Addr]wire.MAC
 	unable    map[netip.Addr]string
-	asked     bool
+	// asks says that the port is told to hear of addresses that the node only asks for.
+	asks bool
 	// foreign are nodes of other clusters, or deleted ones, that say they own an address which the node owns or leaves alone, by that.
 	foreign map[netip.Addr]sighting
 	// unsaid is why the node could not say what it owns, each time since unsaidAt, and nil where it could last.
@@ -315,7 +319,7 @@ func (s *Server) Run(ctx context.Context) error {
 			s.tick()
 			s.look()
 			// What is refused may be no more, and what the node has others may have taken away.
-			s.dirty, s.again = true, len(s.held) > 0
+			s.dirty, s.again, s.looked = true, s.again || len(s.held) > 0, true
 		case <-timer.C:
 			s.tick()
 			for _, l := range s.links {
@@ -326,6 +330,10 @@ func (s *Server) Run(ctx context.Context) error {
 			s.hold()
 			s.tell()
 			s.dirty = false
+		}
+		if s.looked {
+			s.complain()
+			s.looked = false
 		}
 		s.vouch()
 		s.log()
@@ -447,6 +455,9 @@ func (s *Server) look() {
 			}
 			continue
 		}
+		if l.asks {
+			s.answer(l) // some may be others' by now
+		}
 		before := l.state
 		now, err := l.port.Look()
 		switch {
@@ -556,8 +567,8 @@ func (s *Server) log() {
 
 // apply has the node answer for what it is to answer for, and returns what is to be said of that.
 func (s *Server) apply(l *elected, d election.Do) election.Do {
-	if len(d.Withdraw)+len(d.Answer) > 0 || len(d.Probe) > 0 || l.asked {
-		l.asked, s.dirty = len(d.Probe) > 0, true
+	if len(d.Withdraw)+len(d.Answer)+len(d.Probe) > 0 {
+		s.dirty = true
 		s.note("this node does not answer for addresses any more", l, d.Withdraw)
 		s.note("this node answers for addresses", l, d.Answer)
 		if len(d.Answer) > 0 {
@@ -645,6 +656,7 @@ func (s *Server) answer(l *elected) {
 	for _, a := range l.machine.Watched() {
 		watch[a] = true
 	}
+	l.asks = len(watch) > len(answer)
 	unable, err := l.port.Answer(answer, watch)
 	if err != nil {
 		s.Log.Warn("cannot answer for addresses as it should be", "link", l.name, "error", err)
@@ -712,15 +724,29 @@ func (s *Server) hold() {
 	}
 }
 
-// tell tells what changed.
+// tell tells what the node answers for.
 func (s *Server) tell() {
 	var owned []netip.Addr
-	var words []string
 	refused := 0
-	for _, name := range slices.Sorted(maps.Keys(s.links)) {
-		l := s.links[name]
+	for _, l := range s.links {
 		owned = append(owned, l.machine.Owned()...)
 		refused += len(l.machine.Refused())
+	}
+	slices.SortFunc(owned, netip.Addr.Compare)
+	s.mu.Lock()
+	same := slices.Equal(s.state, owned)
+	s.state, s.refused = owned, refused
+	s.mu.Unlock()
+	if !same {
+		s.Changed()
+	}
+}
+
+// complain tells what is wrong.
+func (s *Server) complain() {
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(s.links)) {
+		l := s.links[name]
 		if l.err != nil && l.port == nil {
 			words = append(words, l.err.Error())
 		}
@@ -735,14 +761,6 @@ func (s *Server) tell() {
 	if text := strings.Join(words, "; "); text != s.said {
 		s.said = text
 		s.Problem(text)
-	}
-	slices.SortFunc(owned, netip.Addr.Compare)
-	s.mu.Lock()
-	same := slices.Equal(s.state, owned)
-	s.state, s.refused = owned, refused
-	s.mu.Unlock()
-	if !same {
-		s.Changed()
 	}
 }
 
