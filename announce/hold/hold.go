@@ -245,7 +245,9 @@ func (h *Holder) quieten(addresses map[netip.Addr]bool) error {
 			four[a] = true
 		}
 	}
-	if h.quiet != nil && maps.Equal(h.quiet, four) && h.there() == (len(four) > 0) {
+	there := h.there()
+	if there == (len(four) > 0) && (!there || h.quiet != nil && maps.Equal(h.quiet, four)) {
+		h.quiet = four
 		return nil
 	}
 	h.quiet = nil

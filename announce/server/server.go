@@ -293,6 +293,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	s.held, s.stood = maps.Clone(s.kept), false
+	s.again = true // one that was killed may have left what keeps the kernel from answering
 	clear(s.sent)
 	s.Problem(s.said) // and no more that it cannot run
 	defer s.end()

@@ -702,6 +702,27 @@ func TestWhoHasANodesName(t *testing.T) {
 	}
 }
 
+// TestWhatAKilledOneLeft has a server that was killed leave what keeps the kernel from answering for an address that the node has no more:
+// the next one takes it away, also where the node is to have nothing.
+func TestWhatAKilledOneLeft(t *testing.T) {
+	_, _, all := nodes(t, 1)
+	n := all[0]
+	n.start(standing(all, n, true, four))
+	owner(t, all, four)
+	n.end()
+	n.must("ip", "address", "del", four.String()+"/32", "dev", "lo")
+	if out := n.must("nft", "list", "ruleset"); !strings.Contains(out, four.String()) {
+		t.Fatalf("the server that ended has left\n%s", out)
+	}
+	n.start(standing(all, n, false))
+	await.NoError(t, patience, "nothing keeps the kernel from answering", func() error {
+		if out := n.must("nft", "list", "ruleset"); out != "" {
+			return errors.New(out)
+		}
+		return nil
+	})
+}
+
 // TestWhatIsLeft has servers run and end: the kernel has what it had before.
 func TestWhatIsLeft(t *testing.T) {
 	_, _, all := nodes(t, 1)
