@@ -219,6 +219,13 @@ type Do struct {
 	Probe, Announce []netip.Addr
 }
 
+// Add adds what is to be done as well, of other addresses.
+func (d *Do) Add(other Do) {
+	d.Withdraw, d.Answer = append(d.Withdraw, other.Withdraw...), append(d.Answer, other.Answer...)
+	d.Say, d.Repeat = append(d.Say, other.Say...), append(d.Repeat, other.Repeat...)
+	d.Probe, d.Announce = append(d.Probe, other.Probe...), append(d.Announce, other.Announce...)
+}
+
 func (d *Do) say(a netip.Addr, s *seat, state wire.State) {
 	d.Say = append(d.Say, wire.Claim{Address: a, State: state, Grade: s.Grade})
 }

@@ -160,6 +160,9 @@ func (p *Port) Index() int { return p.index }
 // Events delivers what is heard. It is never closed.
 func (p *Port) Events() <-chan Event { return p.events }
 
+// Conflicts returns all that was heard of addresses and is still to be delivered, and is not any more then.
+func (p *Port) Conflicts() []Event { return p.waiting.takeAbout() }
+
 // Answer has the node answer for addresses on the link, and for no others; and of those in
 // watch it is told who else has them, or asks for them. Neither is changed afterwards. Unable are those for which
 // the node may not be asked, and why: it should leave them to others.

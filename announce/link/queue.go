@@ -47,6 +47,18 @@ func (q *queue) put(e Event) {
 	}
 }
 
+// takeAbout removes all that was heard of addresses.
+func (q *queue) takeAbout() (all []Event) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, a := range q.about {
+		all = append(all, q.of[a])
+	}
+	q.about = nil
+	clear(q.of)
+	return all
+}
+
 // take removes an event: heartbeats and others in turn, so that neither keeps the other from being read.
 func (q *queue) take() (e Event, is bool) {
 	q.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -243,5 +244,33 @@ func TestRoomForFrames(t *testing.T) {
 	room := 0
 	if err := raw.Control(func(fd uintptr) { room, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF) }); err != nil || room < buffer {
 		t.Errorf("it has room for %d bytes, want %d: %v", room, buffer, err)
+	}
+}
+
+// TestConflictsAreTakenAtOnce has heartbeats and conflicts wait: who takes all conflicts at once leaves the heartbeats to be delivered.
+func TestConflictsAreTakenAtOnce(t *testing.T) {
+	p := &Port{waiting: newQueue()}
+	var want []Event
+	a := netip.MustParseAddr("192.0.2.7")
+	for range 3 {
+		p.tell(Event{Heartbeat: &wire.Heartbeat{Node: "node2"}})
+		p.tell(Event{Conflict: a})
+		want = append(want, Event{Conflict: a})
+		a = a.Next()
+	}
+	for range 2 {
+		if got := p.Conflicts(); !slices.Equal(got, want) {
+			t.Errorf("at once come %v, want %v", got, want)
+		}
+		want = nil
+	}
+	for i := range 4 {
+		if e, is := p.waiting.take(); is != (i < 3) || is && e.Heartbeat == nil {
+			t.Errorf("then comes %+v", e)
+		}
+	}
+	p.tell(Event{Conflict: a})
+	if got := p.Conflicts(); len(got) != 1 {
+		t.Errorf("a later one comes as %v", got)
 	}
 }

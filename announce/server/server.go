@@ -315,6 +315,7 @@ func (s *Server) Run(ctx context.Context) error {
 			s.dirty = true
 		case e := <-s.heard:
 			s.tick()
+			s.hearConflicts(e.on)
 			s.hear(e)
 		case <-look.C:
 			s.tick()
@@ -324,6 +325,7 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-timer.C:
 			s.tick()
 			for _, l := range s.links {
+				s.hearConflicts(l) // before the node takes what others have
 				s.do(l, l.machine.Tick(s.now))
 			}
 		}
@@ -489,11 +491,8 @@ func (s *Server) hear(e heard) {
 	l := e.on
 	switch {
 	case s.links[l.name] != l:
-	case e.Asks:
-		l.machine.Asked(s.now, e.Conflict, l.host(s.now, e.From, s.Timing))
 	case e.Heartbeat == nil:
-		l.strangers[e.Conflict] = e.From
-		s.do(l, l.machine.Conflict(s.now, e.Conflict, l.host(s.now, e.From, s.Timing)))
+		s.do(l, s.conflict(l, e.Event))
 	case s.is.isForeign(s.Node, e.Heartbeat):
 		s.hearForeign(l, e.From, e.Heartbeat.Claims)
 	case e.Heartbeat.Node == s.Node:
@@ -506,6 +505,30 @@ func (s *Server) hear(e heard) {
 		s.do(l, l.machine.Hear(s.now, *e.Heartbeat))
 		s.yield(l, e.Heartbeat.Claims)
 	}
+}
+
+// hearConflicts takes note of all at once that was heard of addresses on a link: of many it would take long to do for each what is to be
+// done, and meanwhile it would be time to take others of them.
+func (s *Server) hearConflicts(l *elected) {
+	if l.port == nil {
+		return
+	}
+	var d election.Do
+	for _, e := range l.port.Conflicts() {
+		d.Add(s.conflict(l, e))
+	}
+	s.do(l, d)
+}
+
+// conflict takes note of what was heard of an address, and returns what is to be done.
+func (s *Server) conflict(l *elected, e link.Event) (d election.Do) {
+	host := l.host(s.now, e.From, s.Timing)
+	if e.Asks {
+		l.machine.Asked(s.now, e.Conflict, host)
+		return d
+	}
+	l.strangers[e.Conflict] = e.From
+	return l.machine.Conflict(s.now, e.Conflict, host)
 }
 
 // hearForeign takes note of what a node owns that is none of the cluster's. It is no rival: it goes by no order of this cluster's,
@@ -613,8 +636,12 @@ func (s *Server) send(l *elected, d election.Do) {
 	for _, a := range d.Probe {
 		errs = append(errs, l.port.Probe(a))
 	}
+	withdrawn := make(map[netip.Addr]bool)
+	for _, a := range d.Withdraw {
+		withdrawn[a] = true
+	}
 	for _, a := range d.Announce {
-		if slices.Contains(d.Withdraw, a) {
+		if withdrawn[a] {
 			continue
 		}
 		errs = append(errs, l.port.Announce(a))
