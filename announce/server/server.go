@@ -3,18 +3,18 @@
 //
 // It knows no registry. What the node is a candidate for it is told, and goes by it until it is
 // told otherwise.
+//
+// Start reading at Server.Run; hear.go has what others say and who they are, tell.go what is said of all
+// this, in the log and as problems.
 package server
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,7 +23,6 @@ import (
 	"github.com/weftnet/weft/announce/hold"
 	"github.com/weftnet/weft/announce/link"
 	"github.com/weftnet/weft/announce/wire"
-	"github.com/weftnet/weft/internal/printable"
 )
 
 // Standing is what a node is a candidate for.
@@ -64,9 +63,6 @@ const lookEvery = time.Second
 // the start at most. Others have them by then, and sooner where the former server said some time ago that it
 // pauses, or nothing at all: one that another node is heard to have is kept no longer.
 const keepFor = 3 * time.Second
-
-// perLine is of how many addresses one line of the log speaks.
-const perLine = 100
 
 // Server answers for a node's addresses. Its fields are set before Run.
 type Server struct {
@@ -148,83 +144,8 @@ type elected struct {
 	named    bool
 }
 
-// peer is a node that was heard at a moment.
-type peer struct {
-	node string
-	at   time.Duration
-}
-
-// sighting is an Ethernet address that was heard last at a moment.
-type sighting struct {
-	mac wire.MAC
-	at  time.Duration
-}
-
-// lately is how many times Silence ago a node of another cluster was heard last that counts as there: who
-// answers for addresses says so much more often.
-const lately = 3
-
-// maxHeard is up to how many Ethernet addresses are remembered for each peer: what comes with
-// more of them no node sends.
-const maxHeard = 4
-
-// peer returns which node has an Ethernet address, of those that were heard of late: a node that owns nothing any
-// more, or was still for a while, says nothing meanwhile, and is no stranger.
-func (l *elected) peer(now time.Duration, mac wire.MAC, t election.Timing) (node string, is bool) {
-	p, is := l.peers[mac]
-	if !is || now-p.at > t.Calm {
-		return "", false
-	}
-	return p.node, true
-}
-
-// host returns who has an Ethernet address, as the election is to know it.
-func (l *elected) host(now time.Duration, mac wire.MAC, t election.Timing) election.Host {
-	node, _ := l.peer(now, mac, t)
-	return election.Host{Node: node, Behind: bytes.Compare(mac[:], l.state.MAC[:]) > 0}
-}
-
 // down says that there is the interface, and that nothing is sent and heard by it.
 func (l *elected) down() bool { return l.port != nil && !l.state.Up }
-
-// namesakeFor is for how long somebody is told of who was heard by this node's name, or as no node of the cluster. Meanwhile
-// nobody else is, however many say so.
-const namesakeFor = time.Minute
-
-// forget forgets the peers that were not heard of late, who was long ago by this node's name or as no node of the cluster, and what was
-// found out about addresses that are refused no more.
-func (l *elected) forget(now time.Duration, t election.Timing) {
-	for mac := range l.peers {
-		if _, is := l.peer(now, mac, t); !is {
-			delete(l.peers, mac)
-		}
-	}
-	l.named = l.named && now-l.namedAt < namesakeFor
-	maps.DeleteFunc(l.foreign, func(a netip.Addr, f sighting) bool { return now-f.at >= namesakeFor || !l.concerns(a) })
-	maps.DeleteFunc(l.strangers, func(a netip.Addr, _ wire.MAC) bool { return !l.machine.Refuses(a) && !l.machine.HasMet(now, a) })
-	maps.DeleteFunc(l.unable, func(a netip.Addr, _ string) bool { return !l.machine.Refuses(a) && !l.machine.IsUnable(now, a) })
-}
-
-// lookAgain has the node ask again for addresses that a node had which is none of the cluster's, and which is not heard any
-// more. Where it is of another cluster, that one's other nodes come first, as they take over within less time.
-func (l *elected) lookAgain(now time.Duration, t election.Timing) {
-	maps.DeleteFunc(l.foreign, func(a netip.Addr, f sighting) bool {
-		silent := now-f.at > lately*t.Silence && l.machine.Refuses(a) && l.strangers[a] == f.mac
-		if silent {
-			l.machine.Again(now, a)
-		}
-		return silent
-	})
-}
-
-// concerns reports whether the node owns an address, or leaves it alone as somebody else has it.
-func (l *elected) concerns(a netip.Addr) bool { return l.machine.Owns(a) || l.machine.Refuses(a) }
-
-// heard is an event with the link on which it was.
-type heard struct {
-	on *elected
-	link.Event
-}
 
 // New returns a server of a node.
 func New(node string, log *slog.Logger) *Server {
@@ -486,108 +407,8 @@ func (s *Server) look() {
 	}
 }
 
-// hear takes note of what was heard on a link.
-func (s *Server) hear(e heard) {
-	l := e.on
-	switch {
-	case s.links[l.name] != l:
-	case e.Heartbeat == nil:
-		s.do(l, s.conflict(l, e.Event))
-	case s.is.isForeign(s.Node, e.Heartbeat):
-		s.hearForeign(l, e.From, e.Heartbeat.Claims)
-	case e.Heartbeat.Node == s.Node:
-		s.hearName(l, e.From)
-	case s.is.Peers[e.Heartbeat.Node]:
-		if len(l.peers) >= maxHeard*len(s.is.Peers) {
-			clear(l.peers)
-		}
-		l.peers[e.From] = peer{e.Heartbeat.Node, s.now}
-		s.do(l, l.machine.Hear(s.now, *e.Heartbeat))
-		s.yield(l, e.Heartbeat.Claims)
-	}
-}
-
-// hearConflicts takes note of all at once that was heard of addresses on a link: of many it would take long to do for each what is to be
-// done, and meanwhile it would be time to take others of them.
-func (s *Server) hearConflicts(l *elected) {
-	if l.port == nil {
-		return
-	}
-	var d election.Do
-	for _, e := range l.port.Conflicts() {
-		d.Add(s.conflict(l, e))
-	}
-	s.do(l, d)
-}
-
-// conflict takes note of what was heard of an address, and returns what is to be done.
-func (s *Server) conflict(l *elected, e link.Event) (d election.Do) {
-	host := l.host(s.now, e.From, s.Timing)
-	if e.Asks {
-		l.machine.Asked(s.now, e.Conflict, host)
-		return d
-	}
-	l.strangers[e.Conflict] = e.From
-	return l.machine.Conflict(s.now, e.Conflict, host)
-}
-
-// hearForeign takes note of what a node owns that is none of the cluster's. It is no rival: it goes by no order of this cluster's,
-// and so what ARP and neighbour discovery say of the address decides, as with any host. It is told of.
-func (s *Server) hearForeign(l *elected, from wire.MAC, claims []wire.Claim) {
-	for _, c := range claims {
-		if c.State != wire.Owns || !l.concerns(c.Address) {
-			continue
-		}
-		f, known := l.foreign[c.Address]
-		if !known || f.mac == from {
-			l.foreign[c.Address] = sighting{from, s.now}
-		}
-		s.dirty = s.dirty || !known
-	}
-}
-
-// yield has the node keep nothing any more of what it had when the server started that another node has by now.
-func (s *Server) yield(l *elected, claims []wire.Claim) {
-	for _, c := range claims {
-		if s.kept[c.Address] && l.machine.IsElsewhere(c.Address) {
-			delete(s.kept, c.Address)
-			s.dirty = true
-		}
-	}
-}
-
-// hearName takes note of a heartbeat with this node's own name. Where two interfaces of the node are on one link,
-// it hears itself: that is nobody else, also where the one that said it is given up by then, or has another
-// Ethernet address.
-func (s *Server) hearName(l *elected, from wire.MAC) {
-	if _, own := s.sent[from]; own {
-		return
-	}
-	if !l.named {
-		l.named, l.namesake, s.dirty = true, from, true
-	}
-	if l.namesake == from {
-		l.namedAt = s.now
-	}
-}
-
 // do carries out what an election asks for.
 func (s *Server) do(l *elected, d election.Do) { s.send(l, s.apply(l, d)) }
-
-// note has something be logged of addresses, behind what there is to do: who reads the log may have the node wait.
-func (s *Server) note(what string, l *elected, addresses []netip.Addr) {
-	for some := range slices.Chunk(addresses, perLine) {
-		s.notes = append(s.notes, func() { s.Log.Info(what, "addresses", some, "link", l.name) })
-	}
-}
-
-// log logs what is to be.
-func (s *Server) log() {
-	for _, note := range s.notes {
-		note()
-	}
-	s.notes = nil
-}
 
 // apply has the node answer for what it is to answer for, and returns what is to be said of that.
 func (s *Server) apply(l *elected, d election.Do) election.Do {
@@ -750,116 +571,6 @@ func (s *Server) hold() {
 			s.refuse(l, unable)
 		}
 	}
-}
-
-// tell tells what the node answers for.
-func (s *Server) tell() {
-	var owned []netip.Addr
-	refused := 0
-	for _, l := range s.links {
-		owned = append(owned, l.machine.Owned()...)
-		refused += len(l.machine.Refused())
-	}
-	slices.SortFunc(owned, netip.Addr.Compare)
-	s.mu.Lock()
-	same := slices.Equal(s.state, owned)
-	s.state, s.refused = owned, refused
-	s.mu.Unlock()
-	if !same {
-		s.Changed()
-	}
-}
-
-// complain tells what is wrong.
-func (s *Server) complain() {
-	var words []string
-	for _, name := range slices.Sorted(maps.Keys(s.links)) {
-		l := s.links[name]
-		if l.err != nil && l.port == nil {
-			words = append(words, l.err.Error())
-		}
-		if l.down() {
-			words = append(words, fmt.Sprintf("interface %s is down, and this node answers for no address on its link: see its cable and its switch, or what has set it down", l.name))
-		}
-		words = append(words, s.trouble(l)...)
-	}
-	if s.holdErr != nil {
-		words = append(words, s.holdErr.Error())
-	}
-	if text := strings.Join(words, "; "); text != s.said {
-		s.said = text
-		s.Problem(text)
-	}
-}
-
-// trouble is what keeps the node from answering on a link as it should.
-func (s *Server) trouble(l *elected) (words []string) {
-	if l.named {
-		words = append(words, fmt.Sprintf("on the link of %s another machine, %s, says under this node's name what it answers for: give each node a name of its own", l.name, l.namesake))
-	}
-	// One that is lost now and then is made up for by the next.
-	if l.unsaid != nil && s.now-l.unsaidAt >= s.Timing.Silence && len(l.machine.Owned()) > 0 {
-		words = append(words, fmt.Sprintf("other nodes do not hear for which addresses this node answers, and may take them over: %v: see that the interface has an MTU of 576 at least, and that nothing on the node forbids such frames", l.unsaid))
-	}
-	var refused, met, both []string
-	unable := make(map[string][]string)
-	for _, a := range l.machine.Refused() {
-		if why, is := l.unable[a]; is {
-			unable[why] = append(unable[why], a.String())
-		} else if mac, is := l.strangers[a]; is {
-			refused = append(refused, fmt.Sprintf("%s (%s)", a, s.who(l, a, mac)))
-		}
-	}
-	for _, a := range l.machine.Met(s.now) {
-		if mac, is := l.strangers[a]; is {
-			met = append(met, fmt.Sprintf("%s (%s)", a, s.who(l, a, mac)))
-		}
-	}
-	if len(met) > 0 {
-		words = append(words, fmt.Sprintf("on the link of %s somebody else has said within a minute that it has %s, for which nodes answer: take the address from that machine, or out of the cluster", l.name, printable.Few(met, 0)))
-	}
-	if len(refused) > 0 {
-		words = append(words, fmt.Sprintf("on the link of %s somebody else has %s, and this node leaves it alone: take the address from that machine, or out of the cluster; where it is a node that answers for it, have the switches pass frames of EtherType %#04x", l.name, printable.Few(refused, 0), wire.EtherHeartbeat))
-	}
-	for _, a := range slices.SortedFunc(maps.Keys(l.foreign), netip.Addr.Compare) {
-		if l.machine.Owns(a) {
-			both = append(both, fmt.Sprintf("%s (%s)", a, l.foreign[a].mac))
-		}
-	}
-	if len(both) > 0 {
-		words = append(words, fmt.Sprintf("on the link of %s a node of another cluster, or one that was deleted, says that it has %s, for which this node answers: give each cluster addresses of its own, and end the agent of a deleted node", l.name, printable.Few(both, 0)))
-	}
-	for _, why := range slices.Sorted(maps.Keys(unable)) {
-		words = append(words, fmt.Sprintf("on the link of %s this node cannot answer for %s and leaves it to others: %s", l.name, printable.Few(unable[why], 0), why))
-	}
-	for _, d := range l.machine.Discords(s.now) {
-		var all []string
-		for _, a := range d.Addresses {
-			all = append(all, a.String())
-		}
-		what := ""
-		switch {
-		case d.Node == "":
-			what = "nodes take " + printable.Few(all, 0) + " from each other again and again"
-		case d.Deaf:
-			what = fmt.Sprintf("%s does not hear this node, which says that it has %s", d.Node, printable.Few(all, 0))
-		default:
-			what = fmt.Sprintf("this node does not hear %s, which has %s, as %s says", d.Node, printable.Few(all, 0), d.By)
-		}
-		words = append(words, fmt.Sprintf("on the link of %s %s: see that its switches pass all frames of EtherType %#04x, also those to groups, between all nodes", l.name, what, wire.EtherHeartbeat))
-	}
-	return words
-}
-
-// who says who has an address, as far as that is known.
-func (s *Server) who(l *elected, a netip.Addr, mac wire.MAC) string {
-	if node, is := l.peer(s.now, mac, s.Timing); is {
-		return node + ", " + mac.String()
-	}
-	if f, is := l.foreign[a]; is && f.mac == mac {
-		return "a node of another cluster or a deleted one, " + mac.String()
-	}
-	return mac.String()
 }
 
 // end tells others that the node does not answer any more.
