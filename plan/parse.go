@@ -290,7 +290,8 @@ func parseBackend(s *scanner, origin string) (BackendKey, Backend) {
 	k, v := BackendKey{Network: s.name("a network"), Set: s.name("a set of backends")}, Backend{Weight: 1, Origin: origin}
 	k.Address, k.Port, v.Node = s.backend(s.word("a backend"))
 	s.options(map[string]func(){
-		"weight": func() { v.Weight = uint16(s.number("a weight", 16)) },
+		"weight":   func() { v.Weight = uint16(s.number("a weight", 16)) },
+		"affinity": func() { v.Affinity = true },
 	})
 	return k, v
 }

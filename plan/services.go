@@ -93,8 +93,8 @@ type Service struct {
 	// Otherwise says what becomes of packets where none of the set may be chosen.
 	Otherwise Refusal
 	// Affinity has a client's connections, as its address tells it, go to the same
-	// backend of the set until it has begun none for this long; 0 means not at all. The
-	// frontends of a set share what is remembered.
+	// backend of the set until it has begun none for this long, where that backend has Affinity; 0 means
+	// not at all. The frontends of a set share what is remembered.
 	Affinity time.Duration
 	// Masquerade are those whose packets get the node's address as their source that the
 	// node itself would send to the backend from, where they go to an endpoint or off the
@@ -167,6 +167,10 @@ type Backend struct {
 	// Connections of a frontend to it end when it has left the frontend's set; those of TCP and SCTP
 	// once it has been out of all sets of frontends that have the same origin for some seconds.
 	Weight uint16
+	// Affinity says that clients of frontends with an affinity are remembered to have this backend. A
+	// connection that goes to one without it is drawn for itself alone, as where its client has never come before. So
+	// a set may have come to remember clients in part only.
+	Affinity bool
 	// Origin says where the entry comes from, as "EndpointSlice default/web-x7k2p".
 	Origin string
 }

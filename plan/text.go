@@ -326,6 +326,9 @@ func (k BackendKey) appendEntry(l line, b Backend) line {
 	if b.Weight != 1 {
 		l = l.keyword("weight").keyword(strconv.Itoa(int(b.Weight)))
 	}
+	if b.Affinity {
+		l = l.keyword("affinity")
+	}
 	return l
 }
 

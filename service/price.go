@@ -76,9 +76,8 @@ type price struct{ comes, goes int }
 // priceOf is what it takes to load what a Service is next in the place of what it was.
 func (c *Compiler) priceOf(n *next) (p price) {
 	before, now := n.before, n.now
-	var sets remembering
 	put := func(e change) {
-		if sets.put(e); e.comes {
+		if e.comes {
 			p.comes++
 		} else {
 			p.goes++
@@ -109,8 +108,6 @@ func (c *Compiler) priceOf(n *next) (p price) {
 	for _, older := range had {
 		gone(older)
 	}
-	all := c.priceOfRemembering(sets, before.backends)
-	p.comes, p.goes = p.comes+all.comes, p.goes+all.goes
 	due := keysOf(n.made.sources)
 	switch list := now.priceOfList(before.sources, due); {
 	case list == 0:
@@ -157,53 +154,6 @@ func letsIn(list []plan.SourceKey) func(netip.Prefix) bool {
 		}
 		return false
 	}
-}
-
-// remembering is by sets what becomes of those frontends that have clients be remembered.
-type remembering map[setOf]remembered
-
-// remembered is how many uses of a set more remember clients. It waits where that is because of a frontend that
-// comes, and does not where all go.
-type remembered struct {
-	by    int
-	waits bool
-}
-
-// put takes note of a frontend that changes.
-func (r *remembering) put(e change) {
-	for i, s := range []plan.Service{e.was, e.is} {
-		if s.Affinity == 0 || s.Set == "" {
-			continue
-		}
-		by := 2*i - 1 // one less, one more
-		if *r == nil {
-			*r = make(remembering)
-		}
-		set := setOf{plan.FamilyOf(e.key.Address), s.Set}
-		is := (*r)[set]
-		(*r)[set] = remembered{is.by + by*len(usesOf(e.key, s)), is.waits || e.comes}
-	}
-}
-
-// priceOfRemembering is what it takes that sets become such of which clients are remembered, or are not any more, where they have
-// some backends: a data plane has an element more for each.
-func (c *Compiler) priceOfRemembering(sets remembering, backends []plan.BackendKey) (p price) {
-	for set, is := range sets {
-		if had := c.counts.remembering(set); (had > 0) == (had+is.by > 0) {
-			delete(sets, set)
-		}
-	}
-	if len(sets) == 0 {
-		return p
-	}
-	for _, k := range backends {
-		if is, turns := sets[setOf{plan.FamilyOf(k.Address), k.Set}]; turns && is.waits {
-			p.comes++
-		} else if turns {
-			p.goes++
-		}
-	}
-	return p
 }
 
 // change is one of a frontend. It comes, in the place of what was there, or goes.

@@ -175,18 +175,6 @@ func (c *counts) backends(k setOf, by int) {
 	c.drop(k, d)
 }
 
-// remembering returns how many uses of a set have clients be remembered.
-func (c *counts) remembering(k setOf) (n int) {
-	if d := c.sets[k]; d != nil {
-		for u, uses := range d.uses {
-			if use(u)&remembers != 0 {
-				n += uses
-			}
-		}
-	}
-	return n
-}
-
 // drop forgets a set of which there is nothing.
 func (c *counts) drop(k setOf, d *drawn) {
 	if *d == (drawn{}) {

@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -215,8 +216,8 @@ func TestNumbersThatAreNewWait(t *testing.T) {
 	})
 }
 
-// A data plane has an element more for each backend of a set of which clients are remembered, so that all sets that become such,
-// or are not any more, do so in turns, also where nobody of them gets connections.
+// A data plane has an element more for each backend that clients are remembered to have, so that backends come to be such, or
+// are not any more, in turns, also where nobody of them gets connections.
 func TestRememberingClientsCostsBackends(t *testing.T) {
 	const many, ports, endpoints = 4, 4, 150 // 600 backends each
 	for _, ready := range []bool{true, false} {
@@ -232,15 +233,6 @@ func TestRememberingClientsCostsBackends(t *testing.T) {
 		}
 		p.step()
 		p.finish()
-		remembered := func() map[string]bool {
-			sets := map[string]bool{}
-			for _, s := range p.plan.Services.All() {
-				if s.Affinity > 0 {
-					sets[s.Set] = true
-				}
-			}
-			return sets
-		}
 		for round := range 4 {
 			for i := range many {
 				remember(p.svc("evil", fmt.Sprint(i)), int32(100*(1-round%2)))
@@ -249,31 +241,60 @@ func TestRememberingClientsCostsBackends(t *testing.T) {
 				if turn > 0 {
 					p.compiler.Advance("evil")
 				}
-				before := remembered()
-				p.step()
-				now, n := remembered(), 0
-				for k := range p.plan.Backends.All() {
-					if before[k.Set] != now[k.Set] {
-						n++
-					}
-				}
-				if turn == 0 && n > 1024 || n > 2048 {
-					t.Errorf("ready is %t, round %d: turn %d has sets with %d backends remember clients, or not any more", ready, round, turn, n)
+				frontends, backends := p.step()
+				if n := frontends + backends; turn == 0 && n > 1024 || n > 2048 {
+					t.Errorf("ready is %t, round %d: turn %d has %d frontends and %d backends be others", ready, round, turn, frontends, backends)
 				}
 			}
 			p.finish()
-			// A frontend of several that remember them comes and goes as any other.
-			var outside []string
-			if round%2 == 0 {
-				outside = []string{"192.0.2.1", "192.0.2.99"}
+			for k, is := range p.plan.Backends.All() {
+				if of := strings.HasPrefix(k.Set, "evil/"); is.Affinity != (!of || round%2 == 0) {
+					t.Fatalf("ready is %t, round %d: backend %v has affinity %t in the end", ready, round, k, is.Affinity)
+				}
 			}
-			s := p.svc("evil", "0")
-			s.Spec.ExternalIPs = outside
-			if p.step(); len(p.compiler.Waiting()) > 0 {
-				t.Errorf("ready is %t, round %d: one frontend more waits", ready, round)
-			}
-			p.finish()
 		}
+	}
+}
+
+// A frontend comes to a Service, and goes from it, as another Service claims its address: none of the backends is another for that,
+// however many these are.
+func TestWhoGetsFrontendsHasItsBackends(t *testing.T) {
+	const many, ports, endpoints = 5, 10, 200
+	p := newPaced(t)
+	var all []string
+	for i := range many {
+		all = append(all, fmt.Sprintf("192.0.2.%d", i+1))
+		p.put("evil", fmt.Sprint(i), 1+i, ports, endpoints, all[i])
+		s := p.svc("evil", fmt.Sprint(i))
+		s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal) // no frontend names the set but for this address
+		s.CreationTimestamp = metav1.Unix(2, 0)
+		remember(s, 100)
+	}
+	own := func(outside ...string) {
+		p.put("evil", "owner", 100, ports, 0, outside...)
+		p.svc("evil", "owner").CreationTimestamp = metav1.Unix(1, 0)
+	}
+	own(all...)
+	p.step()
+	p.finish()
+	moved := 0
+	for round := range 4 {
+		if own(); round%2 == 1 {
+			own(all...)
+		}
+		for turn := 0; turn == 0 || len(p.compiler.Waiting()) > 0; turn++ {
+			if turn > 0 {
+				p.compiler.Advance("evil")
+			}
+			frontends, backends := p.step()
+			if moved += frontends; backends > 0 {
+				t.Errorf("round %d, turn %d: %d backends are others", round, turn, backends)
+			}
+		}
+		p.finish()
+	}
+	if moved < 4*many*ports {
+		t.Fatalf("%d frontends went from one to another", moved)
 	}
 }
 

@@ -513,7 +513,7 @@ func (c *compiled) port(p port, all []endpoint, granted granted, node view, into
 	everywhere := choose(all, node.hinted)
 	named := !c.internalLocal || slices.ContainsFunc(frontends, func(f frontend) bool { return f.rank != rankClusterIP })
 	if named {
-		into.putBackends(set, p, all, everywhere)
+		into.putBackends(set, p, c.affinity > 0, all, everywhere)
 	}
 	localSet, otherwise := "", [2]plan.Refusal{}
 	if c.internalLocal || c.externalLocal {
@@ -523,7 +523,7 @@ func (c *compiled) port(p port, all []endpoint, granted granted, node view, into
 		if !named && p.protocol != plan.UDP {
 			keep = all // streams go on
 		}
-		into.putBackends(localSet, p, keep, here)
+		into.putBackends(localSet, p, c.affinity > 0, keep, here)
 		// Where nobody is here and somebody elsewhere, others may come to know of it.
 		for i, f := range bothFamilies {
 			if !anyOf(here, f) && anyOf(everywhere, f) {
@@ -555,7 +555,7 @@ func setName(of string, p port) string {
 }
 
 // putBackends adds those of a set. Both lists are in the order of their addresses.
-func (e *edits) putBackends(set string, p port, all, chosen []endpoint) {
+func (e *edits) putBackends(set string, p port, affinity bool, all, chosen []endpoint) {
 	for _, one := range all {
 		var weight uint16
 		if len(chosen) > 0 && chosen[0].at == one.at {
@@ -567,7 +567,7 @@ func (e *edits) putBackends(set string, p port, all, chosen []endpoint) {
 		}
 		e.backends = append(e.backends, plan.Edit[plan.BackendKey, plan.Backend]{
 			Key:   plan.BackendKey{Network: plan.DefaultNetwork, Set: set, Address: one.at.Addr(), Port: one.at.Port()},
-			Value: plan.Backend{Node: one.node, Weight: weight, Origin: one.origin}})
+			Value: plan.Backend{Node: one.node, Weight: weight, Affinity: affinity, Origin: one.origin}})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -107,12 +108,22 @@ func serving(t *testing.T, more string, weights map[string]int) *plan.Plan {
 	for name, weight := range weights {
 		host := map[string]string{"one": "3", "two": "4"}[name]
 		for _, a := range []string{"10.1.1." + host, "[fd00:1::" + host + "]"} {
-			text += fmt.Sprintf("backend default web %s:8080 weight %d\n", a, weight)
+			text += fmt.Sprintf("backend default web %s:8080 weight %d affinity\n", a, weight)
 		}
 	}
 	p, err := plan.Parse(text)
 	must(t, err)
 	return p
+}
+
+// forgetting is a plan with backends that no client is remembered to have.
+func forgetting(p *plan.Plan) *plan.Plan {
+	q := *p
+	for k, b := range p.Backends.All() {
+		b.Affinity = false
+		q.Backends = q.Backends.Set(k, b)
+	}
+	return &q
 }
 
 // backends checks what becomes of connections when backends leave: those to one that is
@@ -233,7 +244,7 @@ func (s *suite) backends(t *testing.T) {
 }
 
 // affinity checks that a client has the same backend again, also behind a restart, and
-// another once that is gone.
+// another once that is gone, or once no client is remembered to have one of its backends.
 func (s *suite) affinity(t *testing.T) {
 	if !s.able.Services {
 		t.Skip("left out: the data plane has no services")
@@ -275,6 +286,18 @@ func (s *suite) affinity(t *testing.T) {
 		plans["node1"] = serving(t, "affinity 1h0m0s", map[string]int{"one": 1, "two": 1})
 		l.apply(n, plans["node1"])
 		same("it is back", second)
+		plans["node1"] = forgetting(plans["node1"])
+		l.apply(n, plans["node1"])
+		got := make(map[string]bool)
+		for range 64 {
+			got[ask()] = true
+		}
+		if len(got) != 2 {
+			t.Errorf("no backend of %s has affinity, and 64 connections of one client all go to %s", to, slices.Collect(maps.Keys(got)))
+		}
+		plans["node1"] = serving(t, "affinity 1h0m0s", map[string]int{"one": 1, "two": 1})
+		l.apply(n, plans["node1"])
+		same("they have it again", ask())
 	}
 }
 
@@ -324,7 +347,7 @@ func (s *suite) memory(t *testing.T) {
 			}
 		}
 		for _, a := range []string{"10.1.1.3", "10.1.1.4", "[fd00:1::3]", "[fd00:1::4]"} {
-			text += fmt.Sprintf("backend default web-%d %s:8080\n", port, a)
+			text += fmt.Sprintf("backend default web-%d %s:8080 affinity\n", port, a)
 		}
 	}
 	p, err := plan.Parse(text)

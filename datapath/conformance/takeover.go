@@ -38,7 +38,7 @@ var takeOverTags = []string{
 const takeOverServices = `service default 10.3.0.1 tcp 8080 to web
 service default 10.3.0.1 udp 7000 to streams affinity 1h0m0s
 backend default web 10.1.1.2:8080
-backend default streams 10.1.1.2:7000
+backend default streams 10.1.1.2:7000 affinity
 `
 
 // takeOverAnswers are frontends that the node itself answers, where the data planes can have it

@@ -75,7 +75,7 @@ const (
 	waysPrefix      = "ways"      // for how long clients are remembered -> chain
 	sizesPrefix     = "sizes"     // set -> number of slots
 	slotsPrefix     = "slots"     // set, slot -> backend
-	servesPrefix    = "serves"    // set, backend, where clients are remembered
+	servesPrefix    = "serves"    // set, backend, where clients may be remembered to have it
 	clientsPrefix   = "clients"   // client, set -> backend
 	admittedPrefix  = "admitted"  // list, ranges of addresses
 	selvesPrefix    = "selves"    // a backend's address, twice, and its port

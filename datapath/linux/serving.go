@@ -45,6 +45,8 @@ func (u usage) compare(o usage) int {
 // served is what the service table has of a set.
 type served struct {
 	slots []netip.AddrPort
+	// remembered are the backends that clients may be remembered to have, in order.
+	remembered []netip.AddrPort
 	// uses counts the frontends that use the set, by how they do, in order. They are few, and
 	// never changed in place: most sets are used alike, and share them.
 	uses []used
@@ -253,43 +255,23 @@ func (s *served) becomes(k setKey, next *served, remove, add putElement) {
 			slot(i, next.slots[i], add)
 		}
 	}
-	served, serves := s.rememberedBackends(), next.rememberedBackends()
-	serve := func(these, those map[netip.AddrPort]bool, put putElement) {
-		for at := range these {
-			if !those[at] {
-				put(of(servesPrefix), nft.Element{Key: digest + atKey(at)}, nft.Value{})
-			}
+	serve := func(at netip.AddrPort, put putElement) {
+		put(of(servesPrefix), nft.Element{Key: digest + atKey(at)}, nft.Value{})
+	}
+	left := s.remembered
+	for _, at := range next.remembered {
+		for ; len(left) > 0 && left[0].Compare(at) < 0; left = left[1:] {
+			serve(left[0], remove)
+		}
+		if len(left) > 0 && left[0] == at {
+			left = left[1:]
+		} else {
+			serve(at, add)
 		}
 	}
-	serve(served, serves, remove)
-	serve(serves, served, add)
-}
-
-// rememberedBackends are those that clients may be remembered to have.
-func (s *served) rememberedBackends() map[netip.AddrPort]bool {
-	if !s.remembers() {
-		return nil
+	for _, at := range left {
+		serve(at, remove)
 	}
-	return s.backends()
-}
-
-// remembers reports whether clients of the set are remembered.
-func (s *served) remembers() bool {
-	for _, u := range s.uses {
-		if u.remember > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// backends are those that have slots, each once.
-func (s *served) backends() map[netip.AddrPort]bool {
-	seen := make(map[netip.AddrPort]bool, len(s.slots))
-	for _, at := range s.slots {
-		seen[at] = true
-	}
-	return seen
 }
 
 // draws are the chains that the set needs.
@@ -439,7 +421,7 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 		s.set(k)
 	}
 	for k, one := range s.sets {
-		one.slots = assignSlots(before[setKey{digestOfName(k.name), k.is4}], backendsOf(p, k))
+		one.slots, one.remembered = assignSlots(before[setKey{digestOfName(k.name), k.is4}], backendsOf(p, k)), rememberedOf(p, k)
 		none := &served{}
 		none.becomes(k, one, nil, put)
 		s.ask(k, none, one)
@@ -623,7 +605,7 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) st
 	}
 	for k, was := range before {
 		one := s.set(k)
-		one.slots = assignSlots(was.slots, backendsOf(q, k))
+		one.slots, one.remembered = assignSlots(was.slots, backendsOf(q, k)), rememberedOf(q, k)
 		was.becomes(k, one, edit.remove, edit.add)
 		s.ask(k, was, one)
 	}

@@ -30,15 +30,15 @@ service default 172.30.0.2 tcp 30080 to web masquerade endpoints,strangers affin
 service default 10.3.0.2 tcp 443 to api sources api
 service default 10.3.0.3 udp 53
 service default 10.3.0.3 any
-backend default web 10.1.1.2:8080
-backend default web 10.1.2.2:8080
-backend default web 10.1.2.3:8080
-backend default web 10.1.2.4:8080 weight 0
+backend default web 10.1.1.2:8080 affinity
+backend default web 10.1.2.2:8080 affinity
+backend default web 10.1.2.3:8080 affinity
+backend default web 10.1.2.4:8080 weight 0 affinity
 backend default api 10.1.2.2:6443
 source default api 198.51.100.0/24
 source default api 198.51.100.128/25
 service default fd00:3::1 tcp 80 to web affinity 3h0m0s
-backend default web [fd00:2::2]:8080
+backend default web [fd00:2::2]:8080 affinity
 `
 
 // TestOneBackendCostsItsOwn checks that a change of Services touches nothing but what is
@@ -59,8 +59,16 @@ func TestOneBackendCostsItsOwn(t *testing.T) {
 			"add chain one-of-5-guarded-inside-4", "add chain as-node-one-of-5-guarded-inside-4", "add chain one-of-5-guarded-outside-4", "add chain as-node-one-of-5-guarded-outside-4",
 			"change set draws-inside-4: 3 elements come, 0 go", "change set draws-outside-4: 3 elements come, 0 go",
 			"change set selves-4: 1 elements come, 0 go", "change set sizes-4: 1 elements come, 1 go", "change set slots-4: 4 elements come, 0 go"}},
-		{"nothing changes for one that is drained", "web 10.1.2.4:8080 weight 0", "web 10.1.2.4:8080 weight 0 # again", nil},
-		{"one that is drained goes", "backend default web 10.1.2.4:8080 weight 0\n", "", []string{"change set selves-4: 0 elements come, 1 go"}},
+		{"nothing changes for one that is drained", "web 10.1.2.4:8080 weight 0 affinity", "web 10.1.2.4:8080 weight 0 affinity # again", nil},
+		{"one that is drained goes", "backend default web 10.1.2.4:8080 weight 0 affinity\n", "", []string{"change set selves-4: 0 elements come, 1 go"}},
+		{"clients are not remembered to have one any more", "web 10.1.2.3:8080 affinity", "web 10.1.2.3:8080", []string{"change set serves-4: 0 elements come, 1 go"}},
+		{"no frontend remembers clients any more, which is nothing to its backends", "to web affinity 3h0m0s\nservice default 172.30.0.2 tcp 30080 to web masquerade endpoints,strangers affinity 3h0m0s", "to web\nservice default 172.30.0.2 tcp 30080 to web masquerade endpoints,strangers", []string{
+			"change set draws-inside-4: 0 elements come, 3 go", "change set draws-outside-4: 0 elements come, 3 go",
+			"change set frontends-inside-4: 2 elements come, 2 go", "change set frontends-outside-4: 2 elements come, 2 go",
+			"change set ways-inside-4: 0 elements come, 1 go", "change set ways-outside-4: 0 elements come, 1 go",
+			"delete chain drawn-for-10800-inside-4", "delete chain drawn-for-10800-outside-4",
+			"delete chain as-node-one-of-3-remembered-inside-4", "delete chain one-of-3-remembered-inside-4",
+			"delete chain as-node-one-of-3-remembered-outside-4", "delete chain one-of-3-remembered-outside-4"}},
 		{"the only one is drained", "api 10.1.2.2:6443", "api 10.1.2.2:6443 weight 0", []string{"change set sizes-4: 0 elements come, 1 go", "change set slots-4: 0 elements come, 1 go"}},
 		{"a frontend comes", "service default 10.3.0.2 tcp", "service default 10.3.0.9 tcp 443 to api\nservice default 10.3.0.2 tcp",
 			[]string{"change set frontends-inside-4: 1 elements come, 0 go", "change set frontends-outside-4: 1 elements come, 0 go"}},

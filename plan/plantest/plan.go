@@ -182,7 +182,7 @@ func putService(t *rapid.T, b *plan.Builder) {
 	for range rapid.IntRange(0, 3).Draw(t, "backends") {
 		b.PutBackend(plan.BackendKey{Network: Name().Draw(t, "network"), Set: rapid.OneOf(rapid.Just(s.Set), Name()).Draw(t, "of"),
 			Address: Addr().Draw(t, "backend"), Port: rapid.Uint16().Draw(t, "port")},
-			plan.Backend{Node: Name().Draw(t, "node"), Weight: rapid.Uint16().Draw(t, "weight"), Origin: Name().Draw(t, "origin")})
+			plan.Backend{Node: Name().Draw(t, "node"), Weight: rapid.Uint16().Draw(t, "weight"), Affinity: rapid.Bool().Draw(t, "affinity"), Origin: Name().Draw(t, "origin")})
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "sources") {
 		b.PutSource(plan.SourceKey{Network: Name().Draw(t, "network"), Name: Name().Draw(t, "name"), Prefix: Prefix().Draw(t, "prefix")},
