@@ -157,16 +157,18 @@ type decision struct {
 	make, remove []*service.Grant
 	// fill are Services that get what their Grants say.
 	fill []filling
-	// say is what is to be said of Services that cannot have all.
+	// say is what is to be said of others that cannot have all.
 	say []saying
 	// create, update and drop are EndpointSlices. A Service has all that it is to have before others of it are dropped.
 	create, update, drop []*discoveryv1.EndpointSlice
 }
 
-// filling is a Service as it is to be, by Grants that it has.
+// filling is a Service as it is to be, by Grants that it has. It is told what it cannot have by the same write: one
+// that comes before would keep it from being filled as it was read.
 type filling struct {
 	service *corev1.Service
 	uses    []*service.Grant
+	says    saying
 }
 
 // ranges returns what Services get addresses from: of the ClusterConfig, or else of the
@@ -209,15 +211,16 @@ func decide(objects registry.Objects) (d decision) {
 			problems = append(problems, without)
 		}
 		d.make = append(d.make, lacks...)
-		if !reflect.DeepEqual(filled.Spec, svc.Spec) {
+		fills := !reflect.DeepEqual(filled.Spec, svc.Spec)
+		if fills {
 			if refused := refusal(filled); refused != "" {
-				problems = append(problems, refused)
-			} else {
-				d.fill = append(d.fill, filling{filled, uses})
+				problems, fills = append(problems, refused), false
 			}
 		}
 		is := saying{service: registry.KeyOf(svc), uid: svc.UID, condition: Granted, problem: printable.Sentence(problems)}
-		if !is.isSaid(svc) {
+		if fills {
+			d.fill = append(d.fill, filling{filled, uses, is})
+		} else if !is.isSaid(svc) {
 			d.say = append(d.say, is)
 		}
 	}
@@ -393,7 +396,9 @@ func (f filling) write(ctx context.Context, r registry.Registry) error {
 			return err
 		}
 	}
-	_, err := r.Update(ctx, api.Service, f.service)
+	svc := f.service.DeepCopy()
+	f.says.put(svc)
+	_, err := r.Update(ctx, api.Service, svc)
 	return err
 }
 

@@ -145,12 +145,51 @@ func TestWhatIsRefusedChangesNoGrant(t *testing.T) {
 	}
 	g := o.(*service.Grant)
 	svc.Spec.Type, svc.Spec.Ports = corev1.ServiceTypeNodePort, []corev1.ServicePort{{Name: "a", Port: 80}, {Name: "b", Port: 80, Protocol: corev1.ProtocolTCP}}
-	if err := (filling{svc, []*service.Grant{g}}).write(t.Context(), r); !errors.Is(err, registry.ErrInvalid) {
+	if err := (filling{service: svc, uses: []*service.Grant{g}}).write(t.Context(), r); !errors.Is(err, registry.ErrInvalid) {
 		t.Errorf("it is written: %v", err)
 	}
 	after, err := r.Get(t.Context(), service.GrantKind, registry.KeyOf(g))
 	if err != nil || after.GetResourceVersion() != g.ResourceVersion {
 		t.Errorf("the Grant changed: %v", err)
+	}
+}
+
+// A Service that gets something, and is told at the same time what it cannot have, is written once.
+func TestWhoGetsSomethingIsToldWithIt(t *testing.T) {
+	r := memory.New()
+	config := &api.ClusterConfig{Spec: api.ClusterConfigSpec{ServiceNetworks: []string{"10.96.0.0/24"}}}
+	config.Name = api.DefaultName
+	policy := corev1.IPFamilyPolicyRequireDualStack
+	svc := newService(0)
+	svc.Spec.IPFamilyPolicy = &policy
+	for o, k := range map[registry.Object]*registry.Kind{config: api.ClusterConfigKind, svc: api.Service} {
+		if _, err := r.Create(t.Context(), k, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	objects := func() registry.Objects {
+		all := make(registry.Snapshot)
+		for _, k := range []*registry.Kind{api.ClusterConfigKind, api.Service, service.GrantKind} {
+			all[k], _, _ = r.List(t.Context(), k)
+		}
+		return all
+	}
+	if _, err := r.Create(t.Context(), service.GrantKind, decide(objects()).make[0]); err != nil {
+		t.Fatal(err)
+	}
+	d := decide(objects())
+	if len(d.fill) != 1 || len(d.say) != 0 {
+		t.Fatalf("%d are filled, and of %d something is said besides", len(d.fill), len(d.say))
+	}
+	if err := carryOut(t.Context(), r, slices.Values(d.calls())); err != nil {
+		t.Fatal(err)
+	}
+	o, err := r.Get(t.Context(), api.Service, registry.KeyOf(svc))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if svc := o.(*corev1.Service); svc.Spec.ClusterIP == "" || !isSaid(svc, "no range of IPv6") || len(decide(objects()).calls()) != 0 {
+		t.Errorf("it becomes %+v, %+v", svc.Spec, svc.Status)
 	}
 }
 

@@ -256,15 +256,20 @@ func (s saying) isSaid(svc *corev1.Service) bool {
 	return said.Status == due.Status && said.Message == due.Message
 }
 
+// put has a Service say it that is not written yet.
+func (s saying) put(svc *corev1.Service) {
+	if s.problem == "" {
+		meta.RemoveStatusCondition(&svc.Status.Conditions, s.condition)
+	} else {
+		meta.SetStatusCondition(&svc.Status.Conditions, s.is())
+	}
+}
+
 // write has the Service say it.
 func (s saying) write(ctx context.Context, r registry.Registry) error {
 	_, err := registry.ModifyOnce(ctx, r, api.Service, s.service, func(svc *corev1.Service) error {
-		switch {
-		case svc.UID != s.uid:
-		case s.problem == "":
-			meta.RemoveStatusCondition(&svc.Status.Conditions, s.condition)
-		default:
-			meta.SetStatusCondition(&svc.Status.Conditions, s.is())
+		if svc.UID == s.uid {
+			s.put(svc)
 		}
 		return nil
 	})
