@@ -16,8 +16,8 @@
 // of the two one finds it changed.
 //
 // One write of a user may change what is to be said of very many Services of his. So namespaces
-// take turns at all that is done for Services, and a round does what there is time for. What fails waits, ever
-// longer, before it is tried again.
+// take turns at all that is done for Services, kinds of work take turns within a namespace, and a round does what
+// there is time for. What fails waits, ever longer, before it is tried again.
 //
 // Start reading at decide; grants.go has what Services get, slices.go their EndpointSlices,
 // nodes.go whose pods are ready no more as their node is dead, tell.go what is said of Services,
@@ -284,10 +284,27 @@ func (d *decision) slices(objects registry.Objects, services []*corev1.Service) 
 // call is something to do with a registry.
 type call = pools.Call
 
-// calls are what was decided, those of one namespace in the order in which they are to be done.
+// calls are what was decided, those of one kind in the order in which they are to be done. What tells nodes that an
+// endpoint is gone begins.
 func (d decision) calls() (calls []call) {
 	add := func(namespace, verb, name string, do func(context.Context, registry.Registry) error) {
-		calls = append(calls, call{Namespace: namespace, About: verb + " " + name, Do: do})
+		calls = append(calls, call{Namespace: namespace, Kind: verb, About: verb + " " + name, Do: do})
+	}
+	for _, s := range d.update {
+		add(s.Namespace, "update", s.Name, func(ctx context.Context, r registry.Registry) error {
+			_, err := r.Update(ctx, api.EndpointSlice, s)
+			return err
+		})
+	}
+	for _, s := range d.drop {
+		add(s.Namespace, "drop", s.Name, func(ctx context.Context, r registry.Registry) error {
+			return r.Delete(ctx, api.EndpointSlice, registry.KeyOf(s), s.ResourceVersion)
+		})
+	}
+	for _, s := range d.create {
+		add(s.Namespace, "create", s.Name, func(ctx context.Context, r registry.Registry) error {
+			return create(ctx, r, api.EndpointSlice, s)
+		})
 	}
 	for _, g := range d.make {
 		add(g.Spec.Namespace, "make", g.Name, func(ctx context.Context, r registry.Registry) error {
@@ -303,22 +320,6 @@ func (d decision) calls() (calls []call) {
 	use := make(map[registry.Key]usage)
 	for _, g := range d.remove {
 		add(g.Spec.Namespace, "remove", g.Name, func(ctx context.Context, r registry.Registry) error { return remove(ctx, r, g, use) })
-	}
-	for _, s := range d.create {
-		add(s.Namespace, "create", s.Name, func(ctx context.Context, r registry.Registry) error {
-			return create(ctx, r, api.EndpointSlice, s)
-		})
-	}
-	for _, s := range d.update {
-		add(s.Namespace, "update", s.Name, func(ctx context.Context, r registry.Registry) error {
-			_, err := r.Update(ctx, api.EndpointSlice, s)
-			return err
-		})
-	}
-	for _, s := range d.drop {
-		add(s.Namespace, "drop", s.Name, func(ctx context.Context, r registry.Registry) error {
-			return r.Delete(ctx, api.EndpointSlice, registry.KeyOf(s), s.ResourceVersion)
-		})
 	}
 	return calls
 }

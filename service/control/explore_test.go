@@ -84,7 +84,7 @@ func act(servicesFirst bool) func(*explore.Calls, struct{}) struct{} {
 		for _, k := range append(order, api.ClusterConfigKind) {
 			seen[k] = c.Look(k)[k]
 		}
-		_ = carryOut(context.Background(), c.Registry(), slices.Values(decide(seen).calls())) // what failed is decided again
+		_ = carryOut(context.Background(), c.Registry(), new(turns).each(decide(seen).calls(), time.Hour)) // what failed is decided again
 		return struct{}{}
 	}
 }

@@ -13,7 +13,9 @@ import (
 )
 
 // turns has namespaces take turns, of one call each, so that none waits for all that is to be done for
-// another. What is for no namespace has its turn, too.
+// another. What is for no namespace has its turn, too. Of what is to be done for one, the kinds of work take turns:
+// that an endpoint is gone waits for one call of each other kind, however many new Services there are, and however
+// many endpoints come and go, Services get what they are to get.
 //
 // What failed waits before it is tried again, ever longer until it is done, however it failed: where somebody else
 // wrote in between, that may be what the rounds themselves do. Nothing else waits for it. But where a call takes
@@ -23,6 +25,8 @@ type turns struct {
 	// line are those for which something is left to be done, in the order of their turns, and last those that come
 	// behind all of them.
 	line, last []string
+	// had are by namespace the kinds of work that had a turn, the last one last.
+	had map[string][]string
 	// waits are by what waits, or has waited and is not done yet.
 	waits map[subject]*wait
 	// told, if set, gets how a call fails, once while it fails in one way.
@@ -38,6 +42,8 @@ type wait struct {
 	backoff retry.Backoff
 	// said is how it failed, as that was told.
 	said string
+	// apart says that all of its namespace waited with it.
+	apart bool
 }
 
 // lastApart is how long a namespace waits at most whose calls take long or are not answered.
@@ -55,9 +61,10 @@ func (t *turns) each(calls []call, most time.Duration) iter.Seq[call] {
 			namespace := (*line)[0]
 			c := due[namespace][0]
 			*line, due[namespace] = (*line)[1:], due[namespace][1:]
+			t.had[namespace] = append(slices.DeleteFunc(t.had[namespace], func(kind string) bool { return kind == c.Kind }), c.Kind)
 			var took time.Duration
 			var err error
-			if !yield(call{Namespace: namespace, About: c.About, Do: func(ctx context.Context, r registry.Registry) error {
+			if !yield(call{Namespace: namespace, Kind: c.Kind, About: c.About, Do: func(ctx context.Context, r registry.Registry) error {
 				start := time.Now()
 				err = c.Do(ctx, r)
 				took = time.Since(start)
@@ -85,9 +92,9 @@ func (t *turns) each(calls []call, most time.Duration) iter.Seq[call] {
 	}
 }
 
-// due returns by namespace what does not wait, and what failed before comes last: that which waited longest first.
+// due returns by namespace what does not wait, in the order in which it is to be done.
 func (t *turns) due(calls []call, now time.Time) map[string][]call {
-	due, known := make(map[string][]call), make(map[subject]*wait)
+	due, known, had := make(map[string][]call), make(map[subject]*wait), make(map[string][]string)
 	for _, c := range calls {
 		of, all := subject{c.Namespace, c.About}, subject{c.Namespace, ""}
 		for _, s := range []subject{of, all} {
@@ -98,6 +105,7 @@ func (t *turns) due(calls []call, now time.Time) map[string][]call {
 		if !t.waiting(of, now) && !t.waiting(all, now) {
 			due[c.Namespace] = append(due[c.Namespace], c)
 		}
+		had[c.Namespace] = t.had[c.Namespace]
 	}
 	// What is not to be done now may be again before long, and waits on.
 	for s, w := range t.waits {
@@ -105,19 +113,50 @@ func (t *turns) due(calls []call, now time.Time) map[string][]call {
 			known[s] = w
 		}
 	}
-	t.waits = known
-	until := func(c call) (is time.Time) {
-		if w := t.waits[subject{c.Namespace, c.About}]; w != nil {
-			is = w.until
-		}
-		return is
-	}
-	if len(t.waits) > 0 {
-		for _, own := range due {
-			slices.SortStableFunc(own, func(a, b call) int { return until(a).Compare(until(b)) })
-		}
+	t.waits, t.had = known, had
+	for namespace, own := range due {
+		due[namespace] = t.inOrder(namespace, own)
 	}
 	return due
+}
+
+// inOrder returns what is due of a namespace with its kinds in turns: first that of which it is longest ago that it
+// had one. What failed before comes last of its kind, that which waited longest first. What all of the namespace waited
+// with comes last of all, as it may again.
+func (t *turns) inOrder(namespace string, own []call) (all []call) {
+	var apart []call
+	var kinds []string
+	of := make(map[string][]call)
+	failed := func(c call) wait {
+		if w := t.waits[subject{c.Namespace, c.About}]; w != nil {
+			return *w
+		}
+		return wait{}
+	}
+	if len(t.waits) > 0 {
+		slices.SortStableFunc(own, func(a, b call) int { return failed(a).until.Compare(failed(b).until) })
+	}
+	for _, c := range own {
+		if failed(c).apart {
+			apart = append(apart, c)
+			continue
+		}
+		if of[c.Kind] == nil {
+			kinds = append(kinds, c.Kind)
+		}
+		of[c.Kind] = append(of[c.Kind], c)
+	}
+	slices.SortStableFunc(kinds, func(a, b string) int {
+		return cmp.Compare(slices.Index(t.had[namespace], a), slices.Index(t.had[namespace], b))
+	})
+	for i := 0; len(all)+len(apart) < len(own); i++ {
+		for _, kind := range kinds {
+			if i < len(of[kind]) {
+				all = append(all, of[kind][i])
+			}
+		}
+	}
+	return append(all, apart...)
 }
 
 // queue has those stand in line for whom something is due.
@@ -153,19 +192,21 @@ func (t *turns) waiting(s subject, now time.Time) bool {
 // note takes note of how a call went.
 func (t *turns) note(c call, took time.Duration, err error) {
 	of, all := subject{c.Namespace, c.About}, subject{c.Namespace, ""}
+	// Others have as long as it took, at least.
+	apart := took >= roundTime || errors.Is(err, registry.ErrUnavailable)
 	if err == nil {
 		delete(t.waits, of)
 		delete(t.waits, all)
 	} else {
 		w := t.postpone(of, backoff)
+		w.apart = apart
 		if text := err.Error(); !overtaken(err) && w.said != text {
 			if w.said = text; t.told != nil {
 				t.told(err)
 			}
 		}
 	}
-	// Others have as long as it took, at least.
-	if took >= roundTime || errors.Is(err, registry.ErrUnavailable) {
+	if apart {
 		t.postpone(all, retry.Backoff{First: max(took, backoff.First), Last: lastApart})
 	}
 }

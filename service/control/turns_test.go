@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -21,7 +22,7 @@ import (
 )
 
 // rounds does one round for each text, long after the one before. Each word is a call for the namespace that is its
-// first letter, and "|" says for how many calls there is time. A call that ends with "!" is refused, and one that
+// first letter, of the kind that its further letters are, and "|" says for how many calls there is time. A call that ends with "!" is refused, and one that
 // ends with "?" is not answered. It returns what is done in which order.
 func rounds(t *testing.T, texts ...string) (done []string) {
 	synctest.Test(t, func(t *testing.T) {
@@ -34,7 +35,8 @@ func rounds(t *testing.T, texts ...string) (done []string) {
 			var order []string
 			var calls []call
 			for _, word := range strings.Fields(due) {
-				calls = append(calls, call{Namespace: word[:1], About: strings.TrimRight(word, "!?"), Do: func(context.Context, registry.Registry) error {
+				about := strings.TrimRight(word, "!?")
+				calls = append(calls, call{Namespace: word[:1], Kind: strings.TrimRight(about[1:], "0123456789"), About: about, Do: func(context.Context, registry.Registry) error {
 					time.Sleep(takes)
 					order = append(order, word)
 					switch {
@@ -56,7 +58,7 @@ func rounds(t *testing.T, texts ...string) (done []string) {
 	return done
 }
 
-func TestNamespacesTakeTurns(t *testing.T) {
+func TestNamespacesAndKindsTakeTurns(t *testing.T) {
 	for name, c := range map[string]struct{ rounds, done []string }{
 		"those of one namespace keep their order": {[]string{"a1 a2 a3 b1 c1 c2"}, []string{"a1 b1 c1 a2 c2 a3"}},
 		"who comes while another has much is next": {
@@ -86,6 +88,22 @@ func TestNamespacesTakeTurns(t *testing.T) {
 		"who is not answered comes behind all others, and has one turn however much they have": {
 			[]string{"a1? a2 b1 b2", "a1? a2 b1 b2 b3 |2", "a1? b1 c1"},
 			[]string{"a1? b1 b2", "b1 b2 a2", "b1 a1? c1"},
+		},
+		"kinds of a namespace take turns, and so do namespaces": {
+			[]string{"ax1 ax2 ax3 ay1 ay2 az1 b1 bx1"},
+			[]string{"ax1 b1 ay1 bx1 az1 ax2 ay2 ax3"},
+		},
+		"kinds take turns from round to round, however much of one comes, and one that comes is next": {
+			[]string{"ax1 ax2 ay1 ay2 |1", "ax2 ax3 ay1 ay2 |1", "ax3 ax4 ay2 az1 |1", "ax3 ax4 ay2 |1", "ax4 ax5 ay2 |1"},
+			[]string{"ax1", "ay1", "az1", "ax3", "ay2"},
+		},
+		"what fails comes last of its kind": {
+			[]string{"ax1! ax2 ay1 ay2 |1", "ax1! ax2 ay1 ay2 ay3"},
+			[]string{"ax1!", "ay1 ax2 ay2 ax1! ay3"},
+		},
+		"who is not answered comes last of all kinds": {
+			[]string{"ax1? ax2 ay1 |1", "ax1? ax2 ay1 ay2"},
+			[]string{"ax1?", "ay1 ax2 ay2 ax1?"},
 		},
 		"who does not wait any more is passed over": {[]string{"a1 b1 c1 |1", "c1 a2"}, []string{"a1", "c1 a2"}},
 	} {
@@ -476,6 +494,145 @@ func TestNobodyWaitsForAnothersServices(t *testing.T) {
 		}
 		if total := all - before; total < 3*many || waited > total/4 {
 			t.Errorf("before it has all, %d of %d writes are for the other namespace", waited, total)
+		}
+	})
+}
+
+// shop is a namespace in which the controller works, by writes that take a while.
+type shop struct {
+	*testing.T
+	*slow
+	pods int
+}
+
+// inAShop has the controller run where there is a shop, until it is done.
+func inAShop(t *testing.T, then func(s *shop)) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := &shop{T: t, slow: &slow{Registry: memory.New(), writes: make(map[string]int)}}
+		config := &api.ClusterConfig{Spec: api.ClusterConfigSpec{ServiceNetworks: []string{"10.96.0.0/16"}}}
+		config.Name = api.DefaultName
+		s.put(api.ClusterConfigKind, config)
+		ended := make(chan error)
+		go func() { ended <- Run(ctx, s.slow, slog.New(slog.DiscardHandler), nil) }()
+		defer func() {
+			cancel()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}()
+		then(s)
+	})
+}
+
+func (s *shop) put(k *registry.Kind, o registry.Object) {
+	s.Helper()
+	if _, err := s.Registry.Create(s.Context(), k, o); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// service puts a Service, and pods that it selects.
+func (s *shop) service(name string, pods ...string) {
+	s.Helper()
+	labels := map[string]string{"app": name}
+	for _, pod := range pods {
+		s.pods++
+		s.put(api.Pod, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: pod, Labels: labels},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: fmt.Sprintf("10.1.%d.%d", s.pods/250, s.pods%250+1)}})
+	}
+	s.put(api.Service, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}}})
+}
+
+// endpoints returns how many there are of a Service.
+func (s *shop) endpoints(name string) (n int) {
+	s.Helper()
+	list, _, err := s.List(s.Context(), api.EndpointSlice)
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, o := range list {
+		if slice := o.(*discoveryv1.EndpointSlice); slice.Labels[discoveryv1.LabelServiceName] == name {
+			n += len(slice.Endpoints)
+		}
+	}
+	return n
+}
+
+// written returns how many writes there were.
+func (s *shop) written() (n int) {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, writes := range s.writes {
+		n += writes
+	}
+	return n
+}
+
+// Very many Services come, and pods of other Services of the namespace go: nodes are told of that before most of
+// the Services have what they are to have.
+func TestWhatIsGoneWaitsForFewNewServices(t *testing.T) {
+	inAShop(t, func(s *shop) {
+		s.service("one", "one-1")
+		s.service("two", "two-1", "two-2")
+		time.Sleep(time.Minute)
+		if s.endpoints("one") != 1 || s.endpoints("two") != 2 {
+			t.Fatal("at first they do not have their endpoints")
+		}
+		began := s.written()
+		const many = 100
+		for i := range many {
+			s.service(fmt.Sprint("new", i), fmt.Sprint("new", i))
+		}
+		time.Sleep(3 * time.Second)
+		before := s.written()
+		for _, pod := range []string{"one-1", "two-2"} {
+			if err := s.Delete(t.Context(), api.Pod, registry.Key{Namespace: "shop", Name: pod}, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for s.endpoints("one") != 0 || s.endpoints("two") != 1 {
+			time.Sleep(50 * time.Millisecond)
+		}
+		waited := s.written() - before
+		time.Sleep(5 * time.Minute)
+		if all := s.written() - began; all < 4*many || waited > 30 {
+			t.Errorf("they are gone behind %d of %d writes", waited, all)
+		}
+	})
+}
+
+// Pods change faster than nodes can be told: a Service that comes gets all that it is to get.
+func TestNewServicesDoNotWaitForEverForPodsThatChange(t *testing.T) {
+	inAShop(t, func(s *shop) {
+		const many = 40
+		for i := range many {
+			s.service(fmt.Sprint("restless", i), fmt.Sprint("restless", i))
+		}
+		time.Sleep(time.Minute)
+		s.service("web", "web")
+		for second := 0; ; second++ {
+			svc, err := s.Get(t.Context(), api.Service, registry.Key{Namespace: "shop", Name: "web"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if svc.(*corev1.Service).Spec.ClusterIP != "" && s.endpoints("web") == 1 {
+				break
+			}
+			if second == 20 {
+				t.Fatal("it does not have all in 20 seconds")
+			}
+			for i := range many {
+				if _, err := registry.Modify(t.Context(), s.Registry, api.Pod, registry.Key{Namespace: "shop", Name: fmt.Sprint("restless", i)}, func(p *corev1.Pod) error {
+					p.Spec.NodeName = fmt.Sprint("node", second)
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(time.Second)
 		}
 	})
 }

@@ -47,6 +47,8 @@ var Kinds = []*registry.Kind{api.ClusterConfigKind, api.ClusterNetwork, api.Host
 type Call struct {
 	// Namespace is that of the Service for which it is to be done, empty where it is for none.
 	Namespace string
+	// Kind is what kind of work it is. Kinds of a namespace take turns, and those of one are done in their order.
+	Kind string
 	// About tells it from the others of the namespace, and is the same in the next round where it is to be done then
 	// as well. It is never empty.
 	About string
@@ -136,22 +138,22 @@ func decide(objects registry.Objects) (d decision) {
 // calls are what was decided, those of one namespace in the order in which they are to be done.
 func (d decision) calls() (calls []Call) {
 	for _, g := range d.give {
-		calls = append(calls, Call{g.service.Namespace, "give " + g.service.Name, g.write})
+		calls = append(calls, Call{Namespace: g.service.Namespace, About: "give " + g.service.Name, Do: g.write})
 	}
 	for _, g := range d.retag {
-		calls = append(calls, Call{g.Spec.Service().Namespace, "retag " + g.Name, func(ctx context.Context, r registry.Registry) error {
+		calls = append(calls, Call{Namespace: g.Spec.Service().Namespace, About: "retag " + g.Name, Do: func(ctx context.Context, r registry.Registry) error {
 			_, err := r.Update(ctx, api.AddressGrantKind, g)
 			return err
 		}})
 	}
 	for _, s := range d.say {
-		calls = append(calls, Call{s.service.Namespace, "say " + s.service.Name, s.write})
+		calls = append(calls, Call{Namespace: s.service.Namespace, About: "say " + s.service.Name, Do: s.write})
 	}
 	for _, g := range d.remove {
-		calls = append(calls, Call{g.Spec.Service().Namespace, "remove " + g.Name, func(ctx context.Context, r registry.Registry) error { return remove(ctx, r, g) }})
+		calls = append(calls, Call{Namespace: g.Spec.Service().Namespace, About: "remove " + g.Name, Do: func(ctx context.Context, r registry.Registry) error { return remove(ctx, r, g) }})
 	}
 	for _, p := range d.report {
-		calls = append(calls, Call{"", "report " + p.pool.Name, p.write})
+		calls = append(calls, Call{About: "report " + p.pool.Name, Do: p.write})
 	}
 	return calls
 }
