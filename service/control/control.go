@@ -20,8 +20,8 @@
 // there is time for. What fails waits, ever longer, before it is tried again.
 //
 // Start reading at decide; grants.go has what Services get, slices.go their EndpointSlices,
-// nodes.go whose pods are ready no more as their node is dead, tell.go what is said of Services,
-// and turns.go in which order it is done.
+// budget.go how many endpoints these have at most, nodes.go whose pods are ready no more as their node is dead,
+// tell.go what is said of Services, and turns.go in which order it is done.
 package control
 
 import (
@@ -227,7 +227,7 @@ func decide(objects registry.Objects) (d decision) {
 	return d
 }
 
-// slices decides about EndpointSlices. wrong says of Services why they have none.
+// slices decides about EndpointSlices of Services, the oldest first. wrong says of Services why they have none.
 func (d *decision) slices(objects registry.Objects, services []*corev1.Service) (wrong map[registry.Key]string) {
 	wrong = make(map[registry.Key]string)
 	pods := make(labelled)
@@ -243,19 +243,24 @@ func (d *decision) slices(objects registry.Objects, services []*corev1.Service) 
 			before[of] = append(before[of], s)
 		}
 	}
+	spaces := make(map[string]*space)
 	for _, svc := range services {
 		key := registry.KeyOf(svc)
+		if spaces[svc.Namespace] == nil {
+			left := budget
+			spaces[svc.Namespace] = &left
+		}
 		old := make(map[string]*discoveryv1.EndpointSlice)
 		for _, s := range before[key] {
 			old[s.Name] = s
 		}
 		taken := func(name string) bool { return there[registry.Key{Namespace: svc.Namespace, Name: name}] }
-		wanted, problem := slicesOf(svc, pods.selectedBy(svc), nodes, before[key], taken)
+		members, problem := spaces[svc.Namespace].take(svc, pods)
 		if problem != "" {
 			wrong[key] = problem
 		}
 		asWanted := true
-		for _, s := range wanted {
+		for _, s := range slicesOf(svc, members, nodes, before[key], taken) {
 			was := old[s.Name]
 			delete(old, s.Name)
 			if was == nil {

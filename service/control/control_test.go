@@ -198,12 +198,13 @@ func TestAnEndpointWithoutAddressesGoesFromItsSlice(t *testing.T) {
 	svc := newService(0)
 	svc.Spec.Selector = map[string]string{"app": "web"}
 	pod := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.1.2"}}
-	before, _ := slicesOf(svc, []*corev1.Pod{pod}, nil, nil, func(string) bool { return false })
+	members := []member{{pod, discoveryv1.AddressTypeIPv4, "10.1.1.2", numbersOf(svc).on(pod)}}
+	before := slicesOf(svc, members, nil, nil, func(string) bool { return false })
 	if len(before) != 1 {
 		t.Fatalf("there are %d slices", len(before))
 	}
 	before[0].Endpoints = append([]discoveryv1.Endpoint{{}}, before[0].Endpoints...)
-	after, _ := slicesOf(svc, []*corev1.Pod{pod}, nil, before, func(string) bool { return false })
+	after := slicesOf(svc, members, nil, before, func(string) bool { return false })
 	if len(after) != 1 || len(after[0].Endpoints) != 1 || len(after[0].Endpoints[0].Addresses) != 1 {
 		t.Errorf("the slices become %v", after)
 	}

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
@@ -26,40 +25,27 @@ const ManagedBy = "weft.network"
 // maxEndpoints is how many endpoints a slice has at most, as Kubernetes' own have by default.
 const maxEndpoints = 100
 
-// slicesOf returns the EndpointSlices that a Service is to have, of those pods that it
-// selects, where it has those in before already, all that are made here. nodes are those that
-// there are. An endpoint stays in its slice, so that few slices change with it. taken
-// reports whether a name is another slice's.
-func slicesOf(svc *corev1.Service, pods []*corev1.Pod, nodes map[string]place, before []*discoveryv1.EndpointSlice, taken func(name string) bool) (all []*discoveryv1.EndpointSlice, problem string) {
-	if len(svc.Spec.Selector) == 0 || svc.Spec.Type == corev1.ServiceTypeExternalName || hasTooManyPorts(svc) {
-		return nil, ""
-	}
-	numbers := numbersOf(svc)
-	groups := make(map[groupKey]*group)
-	for _, family := range families(svc) {
-		for _, pod := range pods {
-			address, ok := addressOf(pod, family)
-			if !ok {
-				continue
-			}
-			key := groupKey{family, numbers.on(pod)}
-			if numbers.many > service.MaxBackends {
-				return nil, fmt.Sprintf("its pods give its ports so many different numbers that its EndpointSlices would have more than %d ports, and none is made: "+
-					"make several Services of it, or have its pods use the same numbers", service.MaxBackends)
-			}
-			if groups[key] == nil {
-				groups[key] = &group{groupKey: key, wanted: make(map[string]discoveryv1.Endpoint)}
-			}
-			// Pods with the address of their node share it.
-			wanted, now := groups[key].wanted, endpointOf(svc, pod, address, nodes)
-			if other, shared := wanted[address]; !shared || isBetter(now, other) {
-				wanted[address] = now
-			}
+// slicesOf returns the EndpointSlices that a Service is to have, of its members, where it has
+// those in before already, all that are made here. nodes are those that there are. An endpoint
+// stays in its slice, so that few slices change with it. taken reports whether a name is another
+// slice's.
+func slicesOf(svc *corev1.Service, members []member, nodes map[string]place, before []*discoveryv1.EndpointSlice, taken func(name string) bool) (all []*discoveryv1.EndpointSlice) {
+	groups, known := make(map[groupKey]*group), make(map[string]*numbered)
+	for _, m := range members {
+		key := groupKey{m.family, m.ports}
+		if groups[key] == nil {
+			groups[key] = &group{groupKey: key, wanted: make(map[string]discoveryv1.Endpoint)}
+			known[m.ports.text] = m.ports
+		}
+		// Pods with the address of their node share it.
+		wanted, now := groups[key].wanted, endpointOf(svc, m.pod, m.address, nodes)
+		if other, shared := wanted[m.address]; !shared || isBetter(now, other) {
+			wanted[m.address] = now
 		}
 	}
 	names := make(map[string]bool)
 	for _, old := range slices.SortedFunc(slices.Values(before), byName) {
-		g := groups[groupKey{old.AddressType, numbers.known[textOf(old.Ports)]}]
+		g := groups[groupKey{old.AddressType, known[textOf(old.Ports)]}]
 		if g == nil {
 			continue
 		}
@@ -96,7 +82,7 @@ func slicesOf(svc *corev1.Service, pods []*corev1.Pod, nodes map[string]place, b
 			all = append(all, s)
 		}
 	}
-	return all, ""
+	return all
 }
 
 // groupKey tells endpoints apart that cannot be in one slice.
@@ -159,11 +145,8 @@ func addressType(a netip.Addr) discoveryv1.AddressType {
 	return discoveryv1.AddressTypeIPv6
 }
 
-// addressOf returns the first address of a family that a pod has which has not ended.
+// addressOf returns the first address of a family that a pod has.
 func addressOf(pod *corev1.Pod, family discoveryv1.AddressType) (address string, ok bool) {
-	if api.Ended(pod) {
-		return "", false
-	}
 	texts := []string{pod.Status.PodIP}
 	for _, ip := range pod.Status.PodIPs {
 		texts = append(texts, ip.IP)
@@ -182,10 +165,8 @@ type numbers struct {
 	service *corev1.Service
 	// named are the ports that pods are asked for.
 	named map[namedPort]bool
-	// byNamed are numbers by those that a pod gives to names, known the same by their text.
-	byNamed, known map[string]*numbered
-	// many is how many ports they are, of which no node does more than of backends.
-	many int
+	// byNamed are numbers by those that a pod gives to names.
+	byNamed map[string]*numbered
 }
 
 // namedPort is a port as a container calls it.
@@ -201,7 +182,7 @@ type numbered struct {
 }
 
 func numbersOf(svc *corev1.Service) *numbers {
-	n := &numbers{service: svc, named: make(map[namedPort]bool), byNamed: make(map[string]*numbered), known: make(map[string]*numbered)}
+	n := &numbers{service: svc, named: make(map[namedPort]bool), byNamed: make(map[string]*numbered)}
 	for _, p := range svc.Spec.Ports {
 		if name := p.TargetPort.StrVal; name != "" {
 			n.named[namedPort{name, cmp.Or(p.Protocol, corev1.ProtocolTCP)}] = true
@@ -230,8 +211,6 @@ func (n *numbers) on(pod *corev1.Pod) *numbered {
 	if n.byNamed[said] == nil {
 		ports := n.ports(has)
 		n.byNamed[said] = &numbered{ports, textOf(ports)}
-		n.known[n.byNamed[said].text] = n.byNamed[said]
-		n.many += len(ports)
 	}
 	return n.byNamed[said]
 }
@@ -362,7 +341,7 @@ func newSlice(svc *corev1.Service, name string, family discoveryv1.AddressType, 
 
 func isHeadless(svc *corev1.Service) bool { return svc.Spec.ClusterIP == corev1.ClusterIPNone }
 
-// labelled are pods by namespace and by each of their labels, so that to find those that a
+// labelled are pods that have not ended by namespace and by each of their labels, so that to find those that a
 // Service selects costs what there are of its rarest label.
 type labelled map[label][]*corev1.Pod
 
@@ -370,28 +349,25 @@ type labelled map[label][]*corev1.Pod
 type label struct{ namespace, key, value string }
 
 func (l labelled) add(p *corev1.Pod) {
+	if api.Ended(p) {
+		return
+	}
 	for key, value := range p.Labels {
 		at := label{p.Namespace, key, value}
 		l[at] = append(l[at], p)
 	}
 }
 
-// selectedBy returns the pods that a Service selects.
-func (l labelled) selectedBy(svc *corev1.Service) (all []*corev1.Pod) {
-	var rarest []*corev1.Pod
+// candidates returns the pods that have the rarest label of those that a Service selects. All that it selects are among
+// them.
+func (l labelled) candidates(svc *corev1.Service) (rarest []*corev1.Pod) {
 	first := true
 	for key, value := range svc.Spec.Selector {
 		if pods := l[label{svc.Namespace, key, value}]; first || len(pods) < len(rarest) {
 			rarest, first = pods, false
 		}
 	}
-	selector := labels.SelectorFromSet(svc.Spec.Selector)
-	for _, p := range rarest {
-		if selector.Matches(labels.Set(p.Labels)) {
-			all = append(all, p)
-		}
-	}
-	return all
+	return rarest
 }
 
 // isOurs reports whether an EndpointSlice was made here, and for which Service.
