@@ -20,6 +20,10 @@ import (
 // there is no API server either.
 var APIServer = registry.Key{Namespace: "default", Name: "kubernetes"}
 
+// isAPIServer reports whether a Service is the one behind which the API server is. Where there are Grants one of that name
+// is a tenant's, as any other.
+func (c *Compiler) isAPIServer(key registry.Key) bool { return key == APIServer && !c.node.grants }
+
 // APIServers returns the addresses and ports at which EndpointSlices say that the API server
 // is, each with a key of the table Services that has no side. It looks at all EndpointSlices.
 func APIServers(objects registry.Objects) []plan.ServiceKey {

@@ -251,7 +251,7 @@ var scopes = []plan.Scope{plan.Anywhere, plan.Inside, plan.Outside}
 // or they must come.
 func (c *Compiler) pay(first *claim, sides []side, payer registry.Key, room *int, must bool) bool {
 	of := first.by.key
-	if c.rooms == nil || of == APIServer { // which is no tenant's
+	if c.rooms == nil || c.isAPIServer(of) { // which is no tenant's
 		return true
 	}
 	rules := c.missing(first.key, sides, nil)

@@ -85,3 +85,31 @@ func TestChosenAddressOfAPool(t *testing.T) {
 		objects.Put(api.AddressGrantKind, &api.AddressGrant{ObjectMeta: metav1.ObjectMeta{Name: "192.0.2.1"}, Spec: api.AddressGrantSpec{Namespace: "default", Name: "web", UID: "web", Pool: "public"}})
 	}
 }
+
+// Where there are Grants the Service default/kubernetes is a tenant's: it has no more room than others, rests with its namespace, and
+// waits for rules in data planes as they do.
+func TestWhatIsCalledAsTheAPIServerWaitsWhereThereAreGrants(t *testing.T) {
+	p := &paced{T: t, world: world{}, compiler: service.Compiler{Gradual: true, Grants: true}}
+	p.step()
+	const outside = "198.51.100.1"
+	p.put("default", "kubernetes", 1, 100, 200)
+	if _, backends := p.step(); backends > 1024 {
+		t.Errorf("it came, and %d backends did at once", backends)
+	}
+	p.finish()
+	p.put("default", "kubernetes", 1, 100, 200, outside)
+	remember(p.svc("default", "kubernetes"), 777)
+	p.put("default", "older", 2, 100, 1, outside)
+	p.svc("default", "kubernetes").CreationTimestamp = metav1.Unix(1, 0)
+	p.step()
+	p.finish()
+	p.put("default", "older", 2, 100, 1)
+	p.compiler.Rest(map[string]bool{"default": true})
+	p.step()
+	for k, s := range p.plan.Services.All() {
+		if s.Affinity > 0 {
+			t.Fatalf("the namespace rests, and clients are remembered at %v, which none are elsewhere", k)
+		}
+	}
+	p.finish()
+}

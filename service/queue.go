@@ -160,7 +160,7 @@ func (c *Compiler) roomOf(namespace string) *room {
 // out at once, all frontends and as many backends as there is room for.
 func (c *Compiler) follow(changed map[registry.Key]bool) {
 	for _, key := range slices.SortedFunc(maps.Keys(changed), registry.Key.Compare) {
-		if key == APIServer {
+		if c.isAPIServer(key) {
 			c.replaceAll(key) // no tenant's, and others' claims wait for it
 			continue
 		}

@@ -66,7 +66,7 @@ func (p *paced) finish() (turns int) {
 			p.Errorf("turn %d changes %d frontends and %d backends", turns, frontends, backends)
 		}
 	}
-	var fresh service.Compiler
+	fresh := service.Compiler{Grants: p.compiler.Grants}
 	if anew := planOf(node, fresh.Compile(p.snapshot(), node)); !p.plan.Equal(anew) {
 		p.Errorf("worked off, it is not what is compiled at once")
 	}
