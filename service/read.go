@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 )
@@ -176,13 +177,31 @@ func (s *service) readBalanced(svc *corev1.Service) {
 	}
 	slices.SortFunc(s.ranges, netip.Prefix.Compare)
 	s.ranges = slices.Compact(s.ranges)
+	s.checkRanges()
+}
+
+// checkRanges says at which addresses nobody may come, as no range is of their family: once for all of a family, which may be many.
+func (s *service) checkRanges() {
 	all := map[plan.Family]netip.Addr{plan.IPv4: netip.IPv4Unspecified(), plan.IPv6: netip.IPv6Unspecified()}
 	nobody := map[plan.Family]netip.Addr{plan.IPv4: netip.AddrFrom4([4]byte{127, 0, 0, 1}), plan.IPv6: netip.IPv6Loopback()}
-	for _, a := range s.balanced {
-		f := plan.FamilyOf(a)
-		if s.guards(f) && !slices.ContainsFunc(s.ranges, func(p netip.Prefix) bool { return plan.FamilyOf(p.Addr()) == f }) {
-			s.problem("spec.loadBalancerSourceRanges: no range is of the family of %s, so that nobody may come to that address: add ranges of that family, %s for all, or %s if nobody is meant",
-				a, netip.PrefixFrom(all[f], 0), netip.PrefixFrom(nobody[f], a.BitLen()))
+	for _, f := range bothFamilies {
+		if !s.guards(f) || slices.ContainsFunc(s.ranges, func(p netip.Prefix) bool { return plan.FamilyOf(p.Addr()) == f }) {
+			continue
+		}
+		var some []string
+		more := 0
+		for _, a := range s.balanced {
+			switch {
+			case plan.FamilyOf(a) != f:
+			case len(some) == printable.MaxNamed:
+				more++
+			default:
+				some = append(some, a.String())
+			}
+		}
+		if len(some) > 0 {
+			s.problem("spec.loadBalancerSourceRanges: no range is of the family of %s, so that nobody may come there: add ranges of that family, %s for all, or %s if nobody is meant",
+				printable.Few(some, more), netip.PrefixFrom(all[f], 0), netip.PrefixFrom(nobody[f], nobody[f].BitLen()))
 		}
 	}
 }
