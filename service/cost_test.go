@@ -3,6 +3,7 @@ package service_test
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -69,6 +70,20 @@ func TestCompilingCostsWhatChanged(t *testing.T) {
 	// Of each other a few pointers are looked at.
 	if each := (cost(1010) - cost(10)) / 1000; each > 100 {
 		t.Errorf("each Service that does not change costs %.0f bytes", each)
+	}
+}
+
+// By whom an endpoint is to be used first is kept in order, whatever order it is written in: so each of very many ports finds the
+// node among very many without a look at all of them.
+func TestHintsAreFoundInOrder(t *testing.T) {
+	slice := sliceOf("web-1", 0, 1)
+	slice.Endpoints[0].Hints = &discoveryv1.EndpointHints{}
+	for i := range 100 {
+		slice.Endpoints[0].Hints.ForZones = append(slice.Endpoints[0].Hints.ForZones, discoveryv1.ForZone{Name: fmt.Sprint("zone", 37*i%100)})
+		slice.Endpoints[0].Hints.ForNodes = append(slice.Endpoints[0].Hints.ForNodes, discoveryv1.ForNode{Name: fmt.Sprint("node", 37*i%100)})
+	}
+	if zones, nodes := service.HintsOf(slice); len(zones) != 100 || len(nodes) != 100 || !slices.IsSorted(zones) || !slices.IsSorted(nodes) {
+		t.Errorf("kept are the zones %v and the nodes %v", zones, nodes)
 	}
 }
 

@@ -193,7 +193,11 @@ func (node view) hinted(ready []endpoint) []endpoint {
 		if by.own == "" || slices.ContainsFunc(ready, func(e endpoint) bool { return len(by.hints(e)) == 0 }) {
 			continue
 		}
-		if near := only(ready, func(e endpoint) bool { return slices.Contains(by.hints(e), by.own) }); len(near) > 0 {
+		names := func(e endpoint) bool {
+			_, found := slices.BinarySearch(by.hints(e), by.own)
+			return found
+		}
+		if near := only(ready, names); len(near) > 0 {
 			return near
 		}
 	}

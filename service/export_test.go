@@ -1,5 +1,7 @@
 package service
 
+import "github.com/weftnet/weft/registry"
+
 // SetBudget has the Services of a namespace make no more than so much, until what it returns is called.
 func SetBudget(frontends, backends int) (reset func()) {
 	was := budget
@@ -23,3 +25,9 @@ func SetRooms(atOnce, ofTurn int) (reset func()) {
 
 // Owed returns how many Services are remembered to wait of a namespace, also those that do not any more.
 func (c *Compiler) Owed(namespace string) int { return len(c.queue.owed[namespace].came) }
+
+// HintsOf returns by which zones and nodes the first endpoint of an EndpointSlice is to be used first, as it is kept.
+func HintsOf(slice registry.Object) (zones, nodes []string) {
+	first := readSlice(slice, nil).endpoints[0]
+	return first.zones, first.nodes
+}

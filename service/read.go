@@ -331,7 +331,8 @@ type member struct {
 	address                     netip.Addr
 	node                        string
 	ready, serving, terminating bool
-	// zones and nodes are those by whom it is to be used first; nil where nothing says.
+	// zones and nodes are those by whom it is to be used first, in order; nil where nothing says. Each port of the Service
+	// asks whether the node is among them, and either may be very many.
 	zones, nodes []string
 }
 
@@ -386,6 +387,8 @@ func readSlice(o registry.Object, before *slice) *slice {
 			for _, n := range e.Hints.ForNodes {
 				m.nodes = append(m.nodes, n.Name)
 			}
+			slices.Sort(m.zones)
+			slices.Sort(m.nodes)
 		}
 		s.endpoints = append(s.endpoints, m)
 	}
