@@ -106,37 +106,48 @@ func (c *claim) sets() (all []string) {
 	return all
 }
 
-// lacking returns how many entries there are to load of what is made, and which sets would still lack some
-// with so much room.
-func (c *Compiler) lacking(made []plan.Edit[plan.BackendKey, plan.Backend], room int) (all int, sets map[string]bool) {
-	sets = make(map[string]bool)
+// lack is an entry that is to be loaded. comes says that there is none of its key yet.
+type lack struct {
+	set   string
+	comes bool
+}
+
+// lacking returns what is to be loaded of what is made, in order.
+func (c *Compiler) lacking(made []plan.Edit[plan.BackendKey, plan.Backend]) (all []lack) {
 	for _, e := range made {
-		is, there := c.tables.Backends.Get(e.Key)
-		if there && is.Equal(e.Value) {
-			continue
-		}
-		if all++; all > room && !there {
-			sets[e.Key.Set] = true
+		if is, there := c.tables.Backends.Get(e.Key); !there || !is.Equal(e.Value) {
+			all = append(all, lack{e.Key.Set, !there})
 		}
 	}
-	return all, sets
+	return all
+}
+
+// short returns the sets that would still lack some who come with so much room.
+func short(all []lack, room int) map[string]bool {
+	sets := make(map[string]bool)
+	for _, one := range all[min(max(0, room), len(all)):] {
+		if one.comes {
+			sets[one.set] = true
+		}
+	}
+	return sets
 }
 
 // hold has those claims of a Service be as they were that would name another set for which, or for whose rules, there is not
-// room enough, and returns the sets that they name, and what becomes of backends. It does so only
+// room enough, and returns the sets that they name. It does so only
 // where these sets have somebody who gets connections, and where what a claim says is still due.
-func (c *Compiler) hold(n *next, room, rules int) (held map[string]bool, o olders) {
+func (c *Compiler) hold(n *next, lacking []lack, older func() olders, room, rules int) (held map[string]bool) {
 	before, now, made := n.before, n.now, n.made.backends
 	if len(before.claims) == 0 {
-		return nil, o
+		return nil
 	}
-	_, lacks := c.lacking(made, room)
+	lacks := short(lacking, room)
 	var unpaid map[*claim]bool
 	n.leaving, unpaid = c.leaving(before, now, made, rules)
 	if len(lacks) == 0 && len(unpaid) == 0 {
-		return nil, o
+		return nil
 	}
-	o = c.oldersOf(before, n.behind)
+	o := older()
 	// A backend of a set that stays is loaded with weight 0 where it gets no connections any more. That takes room,
 	// for as many as these at most.
 	drains := 0
@@ -146,7 +157,7 @@ func (c *Compiler) hold(n *next, room, rules int) (held map[string]bool, o older
 		}
 	}
 	if drains > 0 {
-		_, lacks = c.lacking(made, room-drains)
+		lacks = short(lacking, room-drains)
 	}
 	has := make(map[string]bool)
 	for _, k := range before.backends {
@@ -165,7 +176,7 @@ func (c *Compiler) hold(n *next, room, rules int) (held map[string]bool, o older
 			}
 		}
 	}
-	return held, o
+	return held
 }
 
 // kept yields the older claims of which what they say is still due, and the number of the one that there is now.
@@ -215,4 +226,70 @@ func (c *Compiler) leaving(before, now *compiled, made []plan.Edit[plan.BackendK
 		}
 	}
 	return paid, unpaid
+}
+
+// replacing takes out those backends of a Service that others take the place of: the endpoint is there still, and gets connections, but by
+// another number, as where the targetPort is another. In a set that lacks some of those that come, one goes for each that does, so
+// that whoever connects finds about as many as before. Once the set lacks none the others go, too.
+type replacing struct {
+	edits *changing
+	// room is for how many may go.
+	room int
+	// part is that of a set that is looked at, olders are those of it that may go, more is how many came to it for whom none of them
+	// went, and lacks says that it lacks some.
+	part   setOf
+	olders []plan.BackendKey
+	more   int
+	lacks  bool
+	// gone are those that went, and left is how many did not.
+	gone map[plan.BackendKey]bool
+	left int
+}
+
+// to goes on to the part of a backend.
+func (r *replacing) to(k plan.BackendKey) {
+	if part := (setOf{plan.FamilyOf(k.Address), k.Set}); part != r.part {
+		r.done()
+		r.part = part
+	}
+}
+
+// put takes note of one that is replaced.
+func (r *replacing) put(k plan.BackendKey) {
+	r.olders = append(r.olders, k)
+	r.goOn()
+}
+
+// came takes note of one that comes to get connections.
+func (r *replacing) came() {
+	r.more++
+	r.goOn()
+}
+
+// goOn has as many go as came.
+func (r *replacing) goOn() {
+	for ; r.more > 0 && len(r.olders) > 0 && r.room > 0 && r.edits.may(r.olders[0]); r.more-- {
+		r.take(r.olders[0])
+		r.olders = r.olders[1:]
+		r.room--
+	}
+}
+
+// take takes one out.
+func (r *replacing) take(k plan.BackendKey) {
+	if r.gone == nil {
+		r.gone = make(map[plan.BackendKey]bool)
+	}
+	r.gone[k] = true
+	r.edits.remove(k)
+}
+
+// done is called when all of a part is known.
+func (r *replacing) done() {
+	if !r.lacks {
+		r.more = len(r.olders)
+		r.goOn()
+	}
+	r.left += len(r.olders)
+	r.olders, r.more, r.lacks = nil, 0, false
 }

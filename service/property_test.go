@@ -3,6 +3,7 @@ package service_test
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -112,6 +113,96 @@ func TestLater(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A frontend that has somebody who gets connections, and is to have the same endpoint still, by whatever number and in whatever set, is never
+// without anybody, however little is done at once.
+func TestWhoIsServedStaysServed(t *testing.T) {
+	plantest.CheckMeeting(t, []string{"waiting", "served"}, func(t *rapid.T, meets func(string)) {
+		defer service.SetRooms(evenly(t, "room at once", 16), 4+evenly(t, "room of a turn", 17))()
+		w := world{}
+		w.people()
+		c := service.Compiler{Gradual: true}
+		before := planOf(node, c.Compile(w.snapshot(), node))
+		dueBefore := before
+		step := func() {
+			now := planOf(node, c.Compile(w.snapshot(), node))
+			var fresh service.Compiler
+			due := planOf(node, fresh.Compile(w.snapshot(), node))
+			for k := range due.Services.All() {
+				had, was, will := getting(before, k), getting(dueBefore, k), getting(due, k)
+				stays := func(a netip.Addr, _ bool) bool { return !was[a] || !will[a] }
+				if maps.DeleteFunc(had, stays); len(had) == 0 {
+					continue
+				}
+				if meets("served"); len(getting(now, k)) == 0 {
+					t.Fatalf("%v had %v, which it is to have still, and has nobody. It was\n%sand is\n%s", k, had, before, now)
+				}
+			}
+			before, dueBefore = now, due
+		}
+		for range 1 + evenly(t, "steps", 8) {
+			for range evenly(t, "changes", 3) {
+				w.moveEndpoints(t)
+			}
+			if waiting := c.Waiting(); len(waiting) > 0 && rapid.Bool().Draw(t, "a turn") {
+				c.Advance(waiting[0])
+			}
+			c.Rest(rapid.SampledFrom([]map[string]bool{nil, {"default": true}}).Draw(t, "resting"))
+			if step(); len(c.Waiting()) > 0 {
+				meets("waiting")
+			}
+			if rapid.Bool().Draw(t, "work it off") {
+				for turns := 0; len(c.Waiting()) > 0; turns++ {
+					if turns > 100 {
+						t.Fatal("it does not end")
+					}
+					c.Advance(c.Waiting()[0])
+					step()
+				}
+			}
+		}
+	})
+}
+
+// getting returns the addresses of who gets connections at a frontend, by whatever number.
+func getting(p *plan.Plan, k plan.ServiceKey) map[netip.Addr]bool {
+	all := make(map[netip.Addr]bool)
+	if s, there := p.Services.Get(k); there {
+		for b, is := range p.BackendsOf(k.Network, s.Set) {
+			if is.Weight > 0 {
+				all[b.Address] = true
+			}
+		}
+	}
+	return all
+}
+
+// moveEndpoints has a Service of people have other endpoints, or the same by other numbers, or its ports be called otherwise.
+func (w world) moveEndpoints(t *rapid.T) {
+	key := registry.Key{Namespace: "default", Name: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "name")}
+	svc, slice := w[api.Service][key].(*corev1.Service).DeepCopy(), w[api.EndpointSlice][key].(*discoveryv1.EndpointSlice).DeepCopy()
+	switch evenly(t, "what", 4) {
+	case 0:
+		slice.Endpoints = nil
+		for i := range 8 {
+			e := discoveryv1.Endpoint{Addresses: []string{fmt.Sprint("10.1.1.", i+2)}}
+			if e.Conditions.Ready = new(rapid.Bool().Draw(t, "ready")); rapid.Bool().Draw(t, "there") {
+				slice.Endpoints = append(slice.Endpoints, e)
+			}
+		}
+	case 1:
+		name := fmt.Sprint("p", evenly(t, "called", 4))
+		if i := evenly(t, "port", len(svc.Spec.Ports)); svc.Spec.Ports[1-i].Name != name {
+			svc.Spec.Ports[i].Name, slice.Ports[i].Name = name, &name
+		}
+	default:
+		for i := range slice.Ports {
+			slice.Ports[i].Port = new(int32(8000 + 10*i + evenly(t, "number", 3)))
+		}
+	}
+	w.put(api.Service, svc)
+	w.put(api.EndpointSlice, slice)
 }
 
 // mustAllow fails the test where a plan is invalid, or has a Service served where, or for whom, it is not any more.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
@@ -309,51 +310,68 @@ func (c *claim) keeps(older *claim) bool {
 }
 
 // within adds those edits that put backends in the place of others that there is room for, first those
-// that take some out, and has the claims that are to wait for the rest stay as they were. What only moves to
-// another set goes last: see moving. It reports whether all is done.
+// that take out who is gone, and has the claims that are to wait for the rest stay as they were. What is only replaced goes as others
+// come: see replacing. What only moves to another set goes last: see moving. It reports whether all is done.
 func (c *Compiler) within(n *next, room, removable, rules *int) (whole bool) {
 	before, now, made := n.before, n.now, n.made.backends
+	lacking, older := c.lacking(made), sync.OnceValue(func() olders { return c.oldersOf(before, n.behind) })
 	var held map[string]bool
-	var o olders
-	isGone := func(k plan.BackendKey) bool { return !held[k.Set] || o.of(k) == leaves }
-	moves, crowded := c.moving(now, made), false
+	isGone := func(k plan.BackendKey) bool { return !held[k.Set] || older().of(k) == leaves }
+	moves, crowded, scarce := c.moving(now, made), false, false
+	isReplaced := func(k plan.BackendKey) bool { return scarce && older().of(k) == stays && c.getsNow(k) }
 	reserved := 0
 	if before.held {
-		reserved, _ = c.lacking(made, 0) // or those that come now and then would hold it for ever
+		reserved = len(lacking) // or those that come now and then would hold it for ever
 	}
-	take := func() (removals int) {
+	take := func() (removals, replacements int) {
 		gone, most := goneOf(before.backends, made, isGone), *removable
+		// What comes and what goes may have one room. Where that is not enough for both, half of it is for what comes.
+		share := 0
+		if room == removable {
+			share = len(lacking)
+		}
+		scarce = len(lacking) > *room || gone > *removable-share
 		if crowded = gone > MaxBackends; !crowded { // or it would have more and more
-			gone = goneOf(before.backends, made, func(k plan.BackendKey) bool { return isGone(k) && !moves(k) })
+			replacements = goneOf(before.backends, made, func(k plan.BackendKey) bool { return isGone(k) && !moves(k) && isReplaced(k) })
+			gone = goneOf(before.backends, made, func(k plan.BackendKey) bool { return isGone(k) && !moves(k) && !isReplaced(k) })
 			most -= reserved
 		}
 		removals = max(0, min(most, gone))
 		*removable -= removals
-		return removals
+		replacements = max(0, min(*removable-min(share, *room/2), replacements))
+		*removable -= replacements
+		return removals, replacements
 	}
-	removals := take()
-	if held, o = c.hold(n, *room, *rules); len(held) > 0 {
-		*removable += removals
+	removals, replacements := take()
+	if held = c.hold(n, lacking, older, *room, *rules); len(held) > 0 {
+		*removable += removals + replacements
 		p := c.priceOf(n)
 		n.reserve(room, p.comes+p.goes) // as these frontends stay
 		moves = c.moving(now, made)     // claims are others by now
-		removals, now.held = take(), true
+		removals, replacements = take()
+		now.held = true
 	}
 	edits := changing{Compiler: c, rules: rules}
+	replaced := replacing{edits: &edits, room: replacements}
 	has, left := make([]plan.BackendKey, 0, len(made)), before.backends
 	var last []plan.BackendKey
 	lacks := false
 	whole = !now.held
 	remove := func(k plan.BackendKey) {
+		replaced.to(k)
 		switch gone := isGone(k); {
 		case gone && !crowded && moves(k):
 			last, has = append(last, k), append(has, k)
+			return
+		case gone && !crowded && isReplaced(k):
+			replaced.put(k)
+			has = append(has, k)
 			return
 		case gone && removals > 0 && edits.may(k):
 			removals--
 			edits.remove(k)
 			return
-		case !gone && o.of(k) == drained && *room > 0 && edits.may(k):
+		case !gone && older().of(k) == drained && *room > 0 && edits.may(k):
 			edits.drain(k, room)
 		}
 		has, whole = append(has, k), false
@@ -364,6 +382,7 @@ func (c *Compiler) within(n *next, room, removable, rules *int) (whole bool) {
 				remove(left[0])
 			}
 		}
+		replaced.to(e.Key)
 		is, there := c.tables.Backends.Get(e.Key)
 		switch {
 		case there && is.Equal(e.Value):
@@ -371,8 +390,11 @@ func (c *Compiler) within(n *next, room, removable, rules *int) (whole bool) {
 			*room--
 			edits.edit(e)
 			there = true
+			if is.Weight == 0 && e.Value.Weight > 0 {
+				replaced.came()
+			}
 		default:
-			lacks = true
+			lacks, replaced.lacks = true, true
 		}
 		if there {
 			has = append(has, e.Key)
@@ -381,22 +403,19 @@ func (c *Compiler) within(n *next, room, removable, rules *int) (whole bool) {
 	for _, k := range left {
 		remove(k)
 	}
+	replaced.done()
 	edits.done()
-	*removable += removals // what is left of them
+	*removable += removals + replaced.room // what is left of them
 	if goes := min(max(0, *removable), len(last)); !lacks && goes > 0 {
 		*removable -= goes
-		has = slices.DeleteFunc(has, func(k plan.BackendKey) bool {
-			if goes == 0 || k != last[0] {
-				return false
-			}
-			edits.remove(k)
-			last, goes = last[1:], goes-1
-			return true
-		})
+		for _, k := range last[:goes] {
+			replaced.take(k)
+		}
+		last = last[goes:]
 		edits.done()
 	}
-	now.backends = has
-	return whole && !lacks && len(last) == 0
+	now.backends = slices.DeleteFunc(has, func(k plan.BackendKey) bool { return replaced.gone[k] })
+	return whole && !lacks && len(last) == 0 && replaced.left == 0
 }
 
 // moving returns what reports of a backend of a Service that is not made any more whether it moves to another set:
