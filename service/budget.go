@@ -103,6 +103,19 @@ func (c *Compiler) account(changed map[registry.Key]bool) {
 	}
 }
 
+// hasTooMuch reports whether the tables have more of a Service than it may have by now. It does not compile the Service, and goes by how
+// many its entries are. Of backends it may have twice as many as are counted: an endpoint on the node may be in two sets.
+func (c *Compiler) hasTooMuch(key registry.Key) bool {
+	has, may, over := c.compiled[key], c.sizes[key].backends, c.spaces[key.Namespace].over[key]
+	if has == nil {
+		return false
+	}
+	if over.frontends || over.backends {
+		may = 0
+	}
+	return over.frontends && len(has.ports) > 0 || over.ranges && len(has.sources) > 0 || len(has.backends) > 2*may
+}
+
 // exceeding returns which Services of a namespace make more than is left of the budget by those
 // before them, the older ones.
 func (c *Compiler) exceeding(namespace string) map[registry.Key]excess {

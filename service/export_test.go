@@ -24,7 +24,7 @@ func SetRooms(atOnce, ofTurn int) (reset func()) {
 }
 
 // Owed returns how many Services are remembered to wait of a namespace, also those that do not any more.
-func (c *Compiler) Owed(namespace string) int { return len(c.queue.owed[namespace].came) }
+func (c *Compiler) Owed(namespace string) int { return len(c.queue.owed[namespace].came.keys) }
 
 // HintsOf returns by which zones and nodes the first endpoint of an EndpointSlice is to be used first, as it is kept.
 func HintsOf(slice registry.Object) (zones, nodes []string) {

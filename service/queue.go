@@ -2,6 +2,7 @@ package service
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -15,10 +16,10 @@ import (
 // queue holds the Services of which not all is in the tables that is to be, as it would take so
 // long that others would notice. Each is owed to its namespace, and has what it had before until
 // its turn, less what is gone; see retire. Namespaces take turns, and of one namespace the Services
-// are served in the order in which they came.
+// are served in the order in which they came. First are those that have more in the tables than they may have by now. Else one Service after
+// the other could get much, and then may have little, and the tables would have all of it at once.
 type queue struct {
-	waits map[registry.Key]bool
-	owed  map[string]*debts // by namespace
+	owed map[string]*debts // by namespace
 	// served is by namespace the turn at which something was taken last, or at which it came.
 	served map[string]uint64
 	turn   uint64
@@ -26,12 +27,54 @@ type queue struct {
 
 // debts are what is owed to a namespace.
 type debts struct {
-	// came are the Services in the order in which they came. Who does not wait any more is passed over.
-	came []registry.Key
-	// waiting is how many of them wait.
-	waiting int
+	// came are all Services that wait. ahead are those of them that had too much in the tables when they last changed.
+	came, ahead line
 	// since is the turn at which the first came.
 	since uint64
+}
+
+// line is some Services in the order in which they came, each once.
+type line struct {
+	// keys are also those that are not in it any more, which are passed over.
+	keys []registry.Key
+	in   map[registry.Key]bool
+}
+
+// add adds a Service, which keeps its place where it is in it already.
+func (l *line) add(key registry.Key) {
+	if l.in[key] {
+		return
+	}
+	if l.in == nil {
+		l.in = make(map[registry.Key]bool)
+	}
+	l.in[key], l.keys = true, append(l.keys, key)
+}
+
+// remove takes a Service out.
+func (l *line) remove(key registry.Key) {
+	if !l.in[key] {
+		return
+	}
+	if delete(l.in, key); len(l.keys) > 2*len(l.in)+64 {
+		seen := make(map[registry.Key]bool, len(l.in))
+		l.keys = slices.DeleteFunc(l.keys, func(k registry.Key) bool {
+			passed := seen[k] || !l.in[k]
+			seen[k] = true
+			return passed
+		})
+	}
+}
+
+// first returns the one that came first, if there is any.
+func (l *line) first() (key registry.Key, ok bool) {
+	for len(l.keys) > 0 && !l.in[l.keys[0]] {
+		l.keys = l.keys[1:]
+	}
+	if len(l.keys) == 0 {
+		return key, false
+	}
+	return l.keys[0], true
 }
 
 // How much of one namespace a call of Compile does, in entries of tables that change. To compile
@@ -54,53 +97,74 @@ const lateAfter = 30
 // perEntry is how many entries are compiled in the time that one takes to be loaded, about.
 const perEntry = 64
 
-// add adds a Service that does not wait yet.
-func (q *queue) add(key registry.Key) {
-	if q.waits[key] {
-		return
+// waits reports whether a Service does.
+func (q *queue) waits(key registry.Key) bool {
+	of := q.owed[key.Namespace]
+	return of != nil && of.came.in[key]
+}
+
+// all yields the Services that wait.
+func (q *queue) all() iter.Seq[registry.Key] {
+	return func(yield func(registry.Key) bool) {
+		for _, of := range q.owed {
+			for key := range of.came.in {
+				if !yield(key) {
+					return
+				}
+			}
+		}
 	}
-	if q.waits == nil {
-		q.waits, q.owed, q.served = make(map[registry.Key]bool), make(map[string]*debts), make(map[string]uint64)
+}
+
+// add adds a Service. One that waits already keeps its place.
+func (q *queue) add(key registry.Key) {
+	if q.owed == nil {
+		q.owed, q.served = make(map[string]*debts), make(map[string]uint64)
 	}
 	of := q.owed[key.Namespace]
 	if of == nil {
 		of = &debts{since: q.turn}
 		q.owed[key.Namespace], q.served[key.Namespace] = of, q.turn // after those that wait already
 	}
-	q.waits[key], of.came = true, append(of.came, key)
-	of.waiting++
+	of.came.add(key)
 }
 
 // remove takes a Service out.
 func (q *queue) remove(key registry.Key) {
-	if !q.waits[key] {
+	of := q.owed[key.Namespace]
+	if of == nil {
 		return
 	}
-	delete(q.waits, key)
-	of := q.owed[key.Namespace]
-	if of.waiting--; of.waiting == 0 {
+	of.ahead.remove(key)
+	if of.came.remove(key); len(of.came.in) == 0 {
 		delete(q.owed, key.Namespace)
 		delete(q.served, key.Namespace)
-	} else if len(of.came) > 2*of.waiting+64 {
-		seen := make(map[registry.Key]bool, of.waiting)
-		of.came = slices.DeleteFunc(of.came, func(k registry.Key) bool {
-			passed := seen[k] || !q.waits[k]
-			seen[k] = true
-			return passed
-		})
+	}
+}
+
+// owe has a Service wait of which not all is there that is to be.
+func (c *Compiler) owe(key registry.Key) {
+	if c.queue.add(key); c.hasTooMuch(key) {
+		c.queue.owed[key.Namespace].ahead.add(key)
 	}
 }
 
 // first returns the Service of a namespace whose turn it is.
-func (q *queue) first(namespace string) (key registry.Key, ok bool) {
-	of := q.owed[namespace]
+func (c *Compiler) first(namespace string) (key registry.Key, ok bool) {
+	of := c.queue.owed[namespace]
 	if of == nil {
 		return key, false
 	}
-	for !q.waits[of.came[0]] {
-		of.came = of.came[1:]
+	for {
+		key, ok := of.ahead.first()
+		if !ok {
+			return of.came.first()
+		}
+		if c.hasTooMuch(key) {
+			return key, true
+		}
+		of.ahead.remove(key) // and has its own place
 	}
-	return of.came[0], true
 }
 
 // owners returns the namespaces to whom something is owed, in the order of their turns.
@@ -167,7 +231,7 @@ func (c *Compiler) follow(changed map[registry.Key]bool) {
 		}
 		r, s := c.roomOf(key.Namespace), c.service(key)
 		var n next
-		waits := s != nil && (c.queue.waits[key] || c.resting[key.Namespace] || c.costOf(s) > r.changes)
+		waits := s != nil && (c.queue.waits(key) || c.resting[key.Namespace] || c.costOf(s) > r.changes)
 		if !waits {
 			if s != nil {
 				r.changes -= c.costOf(s)
@@ -189,7 +253,7 @@ func (c *Compiler) follow(changed map[registry.Key]bool) {
 		if whole {
 			c.queue.remove(key)
 		} else {
-			c.queue.add(key)
+			c.owe(key)
 		}
 	}
 }
@@ -204,7 +268,7 @@ func (c *Compiler) advance(namespace string) {
 	q.turn++
 	q.served[namespace] = q.turn
 	for begun := false; ; begun = true {
-		key, ok := q.first(namespace)
+		key, ok := c.first(namespace)
 		if !ok || begun && left <= 0 {
 			return
 		}

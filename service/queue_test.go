@@ -601,6 +601,62 @@ func TestFrontendsThatNobodyWroteWait(t *testing.T) {
 	}
 }
 
+// However its Services come to have much, one after the other, a namespace has no more in the tables than twice what it may, and what
+// a turn brings: what goes of one of them does not wait behind what comes, whichever asked first.
+func TestWhoAsksFirstFillsNothing(t *testing.T) {
+	const groups, each, endpoints, most = 12, 2, 25, 50
+	for name, take := range map[string]func(p *paced, former string){
+		"they are written to have less": func(p *paced, former string) { p.svc("evil", former).Spec.Ports = nil },
+		"older ones take their room":    func(*paced, string) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer service.SetRooms(4, 10)()
+			defer service.SetBudget(1000, most)()
+			p := newPaced(t)
+			p.compiler.Rest(map[string]bool{"evil": true})
+			put := func(group, i, ports int) (name string) {
+				name = fmt.Sprintf("%02d-%d", group, i)
+				p.put("evil", name, 1+group*each+i, ports, endpoints)
+				p.svc("evil", name).CreationTimestamp = metav1.Unix(int64(groups-group), 0)
+				return name
+			}
+			for group := range groups { // all have their places
+				for i := range each {
+					put(group, i, 0)
+				}
+			}
+			p.step()
+			large := 0
+			for group := range groups {
+				for i := range each {
+					put(group, i, 1)
+					if group > 0 {
+						take(p, fmt.Sprintf("%02d-%d", group-1, i))
+					}
+				}
+				// When it has nearly all the next asks, which has its place still.
+				for turn, has := 0, 0; has < each*endpoints-9; turn++ {
+					if turn > 100 {
+						t.Fatal("it does not end")
+					}
+					p.compiler.Advance("evil")
+					p.step()
+					large, has = max(large, p.plan.Backends.Len()), 0
+					for i := range each {
+						_, n := p.of(fmt.Sprintf("evil/%02d-%d", group, i))
+						has += n
+					}
+				}
+			}
+			if large > 2*most+10 {
+				t.Errorf("at most there are %d backends", large)
+			}
+			p.compiler.Rest(nil)
+			p.finish()
+		})
+	}
+}
+
 // Whom load balancers' addresses let in is a list that a data plane writes anew for each range that is another. Of many long ones
 // what goes does at once, for which the namespace rests, and what comes waits.
 func TestLongListsOfRangesWait(t *testing.T) {

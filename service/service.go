@@ -186,7 +186,9 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 		c.rooms = make(map[string]*room)
 		c.follow(changed)
 	} else {
-		maps.Copy(changed, c.queue.waits)
+		for key := range c.queue.all() {
+			changed[key] = true
+		}
 		for key := range changed {
 			c.replaceAll(key)
 		}
