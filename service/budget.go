@@ -2,6 +2,7 @@ package service
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/weftnet/weft/registry"
@@ -56,10 +57,10 @@ func (s *service) sizeOf(behind []*slice) (n size) {
 	return n
 }
 
-// account brings what namespaces make to what some of their Services are now, and adds those that
-// are, or are no more, beyond the budget for what others of their namespace are. It costs
+// account brings what namespaces make to what some of their Services are now, and returns those others of which
+// more or less is beyond the budget for that, the older ones of a namespace first. It costs
 // in proportion to the Services that changed, and, in a namespace that goes beyond its budget, to all.
-func (c *Compiler) account(changed map[registry.Key]bool) {
+func (c *Compiler) account(changed map[registry.Key]bool) (others []registry.Key) {
 	touched := make(map[string]bool)
 	for key := range changed {
 		var now size
@@ -80,27 +81,26 @@ func (c *Compiler) account(changed map[registry.Key]bool) {
 		}
 		c.spaces[key.Namespace] = of
 	}
-	for namespace := range touched {
+	for _, namespace := range slices.Sorted(maps.Keys(touched)) {
 		of := c.spaces[namespace]
 		within := of.sum.within(budget)
 		if within && len(of.over) == 0 {
 			continue
 		}
-		before := of.over
+		before, all := of.over, c.byAge(namespace)
 		if of.over = nil; !within {
-			of.over = c.exceeding(namespace)
+			of.over = c.exceeding(all)
 		}
-		for _, some := range []map[registry.Key]excess{before, of.over} {
-			for key := range some {
-				if before[key] != of.over[key] {
-					changed[key] = true
-				}
+		for _, s := range all {
+			if before[s.key] != of.over[s.key] && !changed[s.key] {
+				others = append(others, s.key)
 			}
 		}
 		if c.spaces[namespace] = of; of.sum == (size{}) {
 			delete(c.spaces, namespace)
 		}
 	}
+	return others
 }
 
 // hasTooMuch reports whether the tables have more of a Service than it may have by now. It does not compile the Service, and goes by how
@@ -116,18 +116,23 @@ func (c *Compiler) hasTooMuch(key registry.Key) bool {
 	return over.frontends && len(has.ports) > 0 || over.ranges && len(has.sources) > 0 || len(has.backends) > 2*may
 }
 
-// exceeding returns which Services of a namespace make more than is left of the budget by those
-// before them, the older ones.
-func (c *Compiler) exceeding(namespace string) map[registry.Key]excess {
+// byAge returns the Services of a namespace, the older ones first.
+func (c *Compiler) byAge(namespace string) []*service {
 	all := c.services.All()
 	first, _ := slices.BinarySearchFunc(all, registry.Key{Namespace: namespace}, func(s *service, k registry.Key) int { return s.key.Compare(k) })
 	end := first
 	for end < len(all) && all[end].key.Namespace == namespace {
 		end++
 	}
+	return slices.SortedFunc(slices.Values(all[first:end]), func(a, b *service) int { return cmp.Or(a.created.Compare(b.created), a.key.Compare(b.key)) })
+}
+
+// exceeding returns which Services make more than is left of the budget by those
+// before them, the older ones.
+func (c *Compiler) exceeding(byAge []*service) map[registry.Key]excess {
 	over := make(map[registry.Key]excess)
 	var sum size
-	for _, s := range slices.SortedFunc(slices.Values(all[first:end]), func(a, b *service) int { return cmp.Or(a.created.Compare(b.created), a.key.Compare(b.key)) }) {
+	for _, s := range byAge {
 		n := c.sizes[s.key]
 		is := excess{frontends: sum.frontends+n.frontends > budget.frontends}
 		is.backends = !is.frontends && sum.backends+n.backends > budget.backends

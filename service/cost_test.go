@@ -73,6 +73,36 @@ func TestCompilingCostsWhatChanged(t *testing.T) {
 	}
 }
 
+// A Service that is written, and leaves the others of its namespace no room in their budget, or leaves them room, costs little for each of
+// these while the namespace rests, or has no room to follow them at once: they are only remembered.
+func TestOthersOfANamespaceWaitUncompiled(t *testing.T) {
+	defer service.SetBudget(1_000_000, 4000)()
+	cost := func(others int) (bytes float64) {
+		w := crowd(others)
+		for key := range w[api.Service] {
+			w.put(api.EndpointSlice, sliceOfService(key.Name, 1))
+			w[api.Service][key].(*corev1.Service).CreationTimestamp = metav1.Unix(2, 0)
+		}
+		owner := serviceOf("web", "10.97.0.1")
+		owner.CreationTimestamp = metav1.Unix(1, 0)
+		w.put(api.Service, owner)
+		c := service.Compiler{Gradual: true}
+		c.Compile(w.snapshot(), node)
+		c.Rest(map[string]bool{"default": true})
+		for _, endpoints := range []int{4000 / ports, 0, 4000 / ports, 0} {
+			w.put(api.EndpointSlice, sliceOf("web-1", 0, endpoints))
+			objects := w.snapshot()
+			bytes = max(bytes, allocated(func() { c.Compile(objects, node) }))
+		}
+		return bytes
+	}
+	if each := (cost(910) - cost(10)) / 900; each > 2000 {
+		t.Errorf("each other Service costs %.0f bytes", each)
+	} else {
+		t.Logf("each other Service costs %.0f bytes", each)
+	}
+}
+
 // By whom an endpoint is to be used first is kept in order, whatever order it is written in: so each of very many ports finds the
 // node among very many without a look at all of them.
 func TestHintsAreFoundInOrder(t *testing.T) {
@@ -192,6 +222,13 @@ func serviceOf(name, clusterIP string) *corev1.Service {
 	for i := range ports {
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(80 + i)})
 	}
+	return s
+}
+
+// sliceOfService is one of a Service, with some endpoints.
+func sliceOfService(name string, endpoints int) *discoveryv1.EndpointSlice {
+	s := sliceOf(name, 0, endpoints)
+	s.Labels[discoveryv1.LabelServiceName] = name
 	return s
 }
 

@@ -221,40 +221,65 @@ func (c *Compiler) roomOf(namespace string) *room {
 	return r
 }
 
-// follow follows changes of Services, and leaves for later what takes long. What is gone is taken
-// out at once, all frontends and as many backends as there is room for.
-func (c *Compiler) follow(changed map[registry.Key]bool) {
-	for _, key := range slices.SortedFunc(maps.Keys(changed), registry.Key.Compare) {
+// follow follows changes of Services, and leaves for later what takes long. Some were written themselves, or what is behind them was.
+// What is gone of these is taken out at once, all frontends and as many backends as there is room for. Of others more is beyond the budget
+// of their namespace than before, or less, as one that was written makes more or less. These may be very many for one write. So they are
+// followed at once only where those that were written leave them room, and else only take their places in the queue.
+func (c *Compiler) follow(written map[registry.Key]bool, others []registry.Key) {
+	for _, key := range slices.SortedFunc(maps.Keys(written), registry.Key.Compare) {
 		if c.isAPIServer(key) {
 			c.replaceAll(key) // no tenant's, and others' claims wait for it
 			continue
 		}
-		r, s := c.roomOf(key.Namespace), c.service(key)
-		var n next
-		waits := s != nil && (c.queue.waits(key) || c.resting[key.Namespace] || c.costOf(s) > r.changes)
-		if !waits {
-			if s != nil {
-				r.changes -= c.costOf(s)
-			}
-			n = c.next(key)
-			p := c.priceOf(&n)
-			if waits = p.comes > max(0, r.changes); !waits {
-				r.removals -= p.goes
-				n.reserve(&r.changes, p.comes)
-			}
+		if n, ok := c.atOnce(key, true); ok {
+			c.followNow(&n)
+			continue
 		}
-		whole := false
-		if waits {
-			c.retire(s, &r.removals, &r.rules)
-			c.settleTables(nobodys, nil, nil)
-		} else {
-			whole = c.replace(&n, &r.changes, &r.removals, &r.rules)
-		}
-		if whole {
-			c.queue.remove(key)
+		r := c.roomOf(key.Namespace)
+		c.retire(c.service(key), &r.removals, &r.rules)
+		c.settleTables(nobodys, nil, nil)
+		c.owe(key)
+	}
+	for _, key := range others {
+		if n, ok := c.atOnce(key, false); ok {
+			c.followNow(&n)
 		} else {
 			c.owe(key)
 		}
+	}
+}
+
+// atOnce returns what a Service is next, and reports whether it is to be that at once. Then it takes the room for it: to compile
+// it, and for what comes and goes. Where what goes must go, there need be no room for that, and a Service that is gone itself never waits.
+func (c *Compiler) atOnce(key registry.Key, mustGo bool) (n next, ok bool) {
+	r := c.roomOf(key.Namespace)
+	waits := r.changes <= 0 || c.resting[key.Namespace] || c.queue.waits(key)
+	if waits && !mustGo {
+		return n, false
+	}
+	if s := c.service(key); s != nil {
+		cost := c.costOf(s)
+		if waits || cost > r.changes {
+			return n, false
+		}
+		r.changes -= cost
+	}
+	n = c.next(key)
+	p := c.priceOf(&n)
+	if p.comes > max(0, r.changes) || !mustGo && p.goes > r.removals {
+		return n, false
+	}
+	r.removals -= p.goes
+	n.reserve(&r.changes, p.comes)
+	return n, true
+}
+
+// followNow has a Service be what it is next, as far as there is room for its backends, and wait for the rest.
+func (c *Compiler) followNow(n *next) {
+	if r := c.roomOf(n.key.Namespace); c.replace(n, &r.changes, &r.removals, &r.rules) {
+		c.queue.remove(n.key)
+	} else {
+		c.owe(n.key)
 	}
 }
 

@@ -174,7 +174,7 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 			}
 		}
 	}
-	c.account(changed)
+	others := c.account(changed)
 	if !now.equal(c.node) {
 		c.node, gradual = now, false
 		for _, s := range c.services.All() {
@@ -184,8 +184,11 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 	}
 	if gradual {
 		c.rooms = make(map[string]*room)
-		c.follow(changed)
+		c.follow(changed, others)
 	} else {
+		for _, key := range others {
+			changed[key] = true
+		}
 		for key := range c.queue.all() {
 			changed[key] = true
 		}
