@@ -135,8 +135,17 @@ func (l *topology) talkTo(t *testing.T, from *host, to netip.AddrPort) udpTalk {
 	t.Helper()
 	c := l.answered(t, from, to)
 	return udpTalk{to.Port(), func(word string) error {
-		_, _ = c.Write([]byte(word)) // which may tell of an error of before
-		_, err := c.Write([]byte(word))
+		// Each may tell of an error of before: that of a connection that has ended both sides are told once, a while after
+		// it has, and that may be between two of these.
+		var err error
+		for range 3 {
+			if _, err = c.Write([]byte(word)); err == nil {
+				_, err = c.Write([]byte(word))
+			}
+			if err == nil {
+				return nil
+			}
+		}
 		return err
 	}}
 }
