@@ -76,6 +76,11 @@ func arrive(w *oracle.World, p oracle.Packet) (oracle.Packet, oracle.Answer) {
 		if p.Sender == oracle.Outsider && slices.Contains(w.Gateways[next.Node], p.Destination) {
 			continue
 		}
+		// Nor does a node that answers names at another's gateway take from that one what it has sent through the tunnel, which is under
+		// that address.
+		if p.Sender == oracle.NodeItself && slices.Contains(w.Gateways[next.Node], p.Destination) && answersAt(w, next.Node, w.Gateways[p.Node]) {
+			continue
+		}
 		switch p.Sender {
 		case oracle.PodHere:
 			next.Sender = oracle.PodElsewhere
@@ -85,6 +90,11 @@ func arrive(w *oracle.World, p oracle.Packet) (oracle.Packet, oracle.Answer) {
 		return next, w.Evaluate(next)
 	}
 	return p, a
+}
+
+// answersAt reports whether a node answers names at one of some addresses.
+func answersAt(w *oracle.World, node string, at []netip.Addr) bool {
+	return w.Names != nil && slices.ContainsFunc(w.Names.Answering[node], func(a netip.Addr) bool { return slices.Contains(at, a) })
 }
 
 // said is what an explanation says of the first Service that it comes to.
