@@ -189,6 +189,8 @@ type Machine struct {
 	beat, said, ran time.Duration
 	// doubt is until when the node listens because it was still itself; 0 where it does not.
 	doubt time.Duration
+	// news says that others are to be told at the next Tick what the node owns and claims, as one of them does not know it.
+	news bool
 }
 
 // New returns the machine of a node, at a moment.
@@ -321,7 +323,8 @@ func before(a netip.Addr, one string, grade uint8, other string, otherGrade uint
 	return cmp.Or(cmp.Compare(grade, otherGrade), cmp.Compare(Score(a, one), Score(a, other)), cmp.Compare(one, other)) < 0
 }
 
-// Hear takes note of what another node says.
+// Hear takes note of what another node says. What the node itself owns and claims it says at the next Tick, however many have been
+// heard by then.
 func (m *Machine) Hear(now time.Duration, h wire.Heartbeat) (d Do) {
 	if h.Node == m.node || !m.peers[h.Node] {
 		return d
@@ -331,7 +334,6 @@ func (m *Machine) Hear(now time.Duration, h wire.Heartbeat) (d Do) {
 		m.hearOf(now, h, &d)
 		return d
 	}
-	echo := false
 	for _, c := range h.Claims {
 		s := m.seats[c.Address]
 		if s == nil {
@@ -339,7 +341,7 @@ func (m *Machine) Hear(now time.Duration, h wire.Heartbeat) (d Do) {
 		}
 		switch c.State {
 		case wire.Owns, wire.Claims:
-			echo = m.rival(now, h.Node, c, s, &d) || echo
+			m.news = m.rival(now, h.Node, c, s, &d) || m.news
 		case wire.Pauses:
 			if s.phase == waiting {
 				s.owner, s.worse, s.owned = h.Node, false, false
@@ -358,7 +360,6 @@ func (m *Machine) Hear(now time.Duration, h wire.Heartbeat) (d Do) {
 			}
 		}
 	}
-	m.beats(now, &d, echo)
 	return d
 }
 
@@ -583,13 +584,11 @@ func (m *Machine) Again(now time.Duration, a netip.Addr) {
 	}
 }
 
-// Refresh has all that the node owns be told to the link again, as after its Ethernet address
-// changed.
-func (m *Machine) Refresh(now time.Duration) (d Do) {
+// Refresh has all that the node owns be told to the link again from the next Tick on, as after its Ethernet address changed.
+func (m *Machine) Refresh(now time.Duration) {
 	for _, s := range m.seats {
 		s.told, s.since = 0, now
 	}
-	return m.Tick(now)
 }
 
 // Tick takes note of the time. It is to be called when Next says, or soon after.
@@ -632,7 +631,8 @@ func (m *Machine) Tick(now time.Duration) (d Do) {
 		s.early = m.timing.Probe * time.Duration(portions-1-i*portions/len(begin)) / time.Duration(portions)
 		s.phase, s.probes, s.due = probing, 0, now+m.timing.Probe-s.early
 	}
-	m.beats(now, &d, claimed)
+	m.beats(now, &d, claimed || m.news)
+	m.news = false
 	return d
 }
 
@@ -693,6 +693,9 @@ func (m *Machine) End(pause bool) (d Do) {
 // Heartbeat from now.
 func (m *Machine) Next(now time.Duration) time.Duration {
 	next := now + m.timing.Heartbeat
+	if m.news {
+		next = now
+	}
 	for _, s := range m.seats {
 		switch {
 		case s.phase != owning:

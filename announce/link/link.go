@@ -65,7 +65,7 @@ type Port struct {
 	// answers and watches are the addresses that the node answers for, and those of which it is
 	// to be told who else has them.
 	answers, watches atomic.Pointer[map[netip.Addr]bool]
-	sockets          map[uint16]*os.File
+	sockets          map[uint16]*socket
 	// vouched is until when the port may answer, nil where that has no end.
 	vouched atomic.Pointer[time.Time]
 	// heeds is which heartbeats are delivered, nil where all are.
@@ -76,7 +76,8 @@ type Port struct {
 	said    atomic.Uint32
 	groups  groups
 	waiting *queue
-	events  chan Event
+	// wake gets an element when something was heard.
+	wake    chan<- struct{}
 	stop    context.CancelFunc
 	readers sync.WaitGroup
 }
@@ -92,13 +93,23 @@ type State struct {
 	Up bool
 }
 
-// Open begins to use an interface of the network namespace that the caller is in.
-func Open(name string, log *slog.Logger) (*Port, error) {
+// socket is what frames of one EtherType are sent and heard by.
+type socket struct {
+	*os.File
+	// mu is held from when a frame is read until note was taken of it.
+	mu sync.Mutex
+	// frame is the one that was read last.
+	frame [longest]byte
+}
+
+// Open begins to use an interface of the network namespace that the caller is in. When something was heard that can be taken, wake
+// gets an element, if it has room for one: several ports may share it.
+func Open(name string, log *slog.Logger, wake chan<- struct{}) (*Port, error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("interface %s: open netlink: %w", name, err)
 	}
-	p := &Port{name: name, log: log, handle: handle, sockets: make(map[uint16]*os.File), waiting: newQueue(), events: make(chan Event)}
+	p := &Port{name: name, log: log, handle: handle, sockets: make(map[uint16]*socket), waiting: newQueue(), wake: wake}
 	none := make(map[netip.Addr]bool)
 	p.answers.Store(&none)
 	p.watches.Store(&none)
@@ -110,14 +121,15 @@ func Open(name string, log *slog.Logger) (*Port, error) {
 	p.index = s.Index
 	ctx, cancel := context.WithCancel(context.Background())
 	p.stop = cancel
-	p.readers.Go(func() { p.deliver(ctx) })
 	for kind, filter := range map[uint16][]unix.SockFilter{wire.EtherHeartbeat: all, wire.EtherARP: all, wire.EtherIPv6: neighbours} {
-		socket, err := listen(s.Index, kind, filter)
+		file, err := listen(s.Index, kind, filter)
 		if err != nil {
 			p.Close()
 			return nil, fmt.Errorf("interface %s: hear frames of EtherType %#04x: %w", name, kind, err)
 		}
-		p.sockets[kind] = socket
+		p.sockets[kind] = &socket{File: file}
+	}
+	for kind, socket := range p.sockets {
 		p.readers.Go(func() { p.read(ctx, kind, socket) })
 	}
 	if err := p.groups.open(); err != nil {
@@ -157,11 +169,16 @@ func (p *Port) Look() (State, error) {
 // Index is the number of the interface that the port was opened on.
 func (p *Port) Index() int { return p.index }
 
-// Events delivers what is heard. It is never closed.
-func (p *Port) Events() <-chan Event { return p.events }
-
-// Conflicts returns all that was heard of addresses and is still to be delivered, and is not any more then.
-func (p *Port) Conflicts() []Event { return p.waiting.takeAbout() }
+// Take returns all that was heard and not taken before, heartbeats first, and of each address one event at most. All that had come to the
+// interface before the call is among it, also what nobody has read yet, but where more than mostRead frames of a kind waited. So is
+// each heartbeat that came before an event about an address that is: who that is of is known by then.
+func (p *Port) Take() []Event {
+	p.readAll(wire.EtherARP)
+	p.readAll(wire.EtherIPv6)
+	about := p.waiting.takeAbout()
+	p.readAll(wire.EtherHeartbeat)
+	return append(p.waiting.takeHeartbeats(), about...)
+}
 
 // Answer has the node answer for addresses on the link, and for no others; and of those in
 // watch it is told who else has them, or asks for them. Neither is changed afterwards. Unable are those for which
@@ -236,19 +253,51 @@ func (p *Port) send(kind uint16, frames ...[]byte) (failed error) {
 }
 
 // read hears frames of one kind until ctx ends.
-func (p *Port) read(ctx context.Context, kind uint16, socket *os.File) {
-	buffer := make([]byte, longest)
+func (p *Port) read(ctx context.Context, kind uint16, s *socket) {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return // it is closed
+	}
 	for ctx.Err() == nil {
-		n, err := socket.Read(buffer)
-		switch {
-		case errors.Is(err, os.ErrClosed):
-			return
-		case err != nil:
+		var failed error
+		err := raw.Read(func(fd uintptr) bool {
+			failed = p.readOne(kind, s, fd)
+			return failed != unix.EAGAIN
+		})
+		if errors.Join(err, failed) != nil {
 			retry.Sleep(ctx, again)
-		default:
-			p.hear(kind, buffer[:n])
 		}
 	}
+}
+
+// mostRead is how many frames of a kind are read at once: the answers to questions for as many addresses as a node may have.
+const mostRead = 4096
+
+// readAll hears all frames of one kind that have come.
+func (p *Port) readAll(kind uint16) {
+	s := p.sockets[kind]
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		for range mostRead {
+			if p.readOne(kind, s, fd) == unix.EAGAIN {
+				return
+			}
+		}
+	})
+}
+
+// readOne hears the next frame of one kind, if one has come. Whoever finds none knows that note was taken of all that came before.
+func (p *Port) readOne(kind uint16, s *socket, fd uintptr) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, err := unix.Read(int(fd), s.frame[:])
+	if err == nil {
+		p.hear(kind, s.frame[:n])
+	}
+	return err
 }
 
 // hear takes note of a frame, and answers it where it is to be answered.
@@ -301,25 +350,12 @@ func (p *Port) reply(kind uint16, frame []byte) {
 	}
 }
 
-func (p *Port) tell(e Event) { p.waiting.put(e) }
-
-// deliver delivers what waits until ctx ends.
-func (p *Port) deliver(ctx context.Context) {
-	for {
-		e, is := p.waiting.take()
-		if !is {
-			select {
-			case <-p.waiting.some:
-			case <-ctx.Done():
-				return
-			}
-			continue
-		}
-		select {
-		case p.events <- e:
-		case <-ctx.Done():
-			return
-		}
+// tell has an event be taken.
+func (p *Port) tell(e Event) {
+	p.waiting.put(e)
+	select {
+	case p.wake <- struct{}{}:
+	default:
 	}
 }
 

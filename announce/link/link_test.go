@@ -110,11 +110,33 @@ func hosts(t *testing.T, n int) (all []host) {
 	return all
 }
 
+// port is one with what was taken from it and is still to be looked at.
+type port struct {
+	*link.Port
+	wake chan struct{}
+	all  []link.Event
+}
+
+// next returns what was heard next, until a timeout.
+func (p *port) next(timeout <-chan time.Time) (e link.Event, is bool) {
+	for len(p.all) == 0 {
+		select {
+		case <-p.wake:
+			p.all = p.Take()
+		case <-timeout:
+			return e, false
+		}
+	}
+	e, p.all = p.all[0], p.all[1:]
+	return e, true
+}
+
 // open opens the host's port on the link.
-func (h host) open() (p *link.Port) {
+func (h host) open() *port {
 	h.t.Helper()
+	p := &port{wake: make(chan struct{}, 1)}
 	h.do(func() (err error) {
-		p, err = link.Open("eth0", slog.New(slog.NewTextHandler(io.Discard, nil)))
+		p.Port, err = link.Open("eth0", slog.New(slog.NewTextHandler(io.Discard, nil)), p.wake)
 		return err
 	})
 	h.t.Cleanup(p.Close)
@@ -169,7 +191,7 @@ var (
 )
 
 // answer has a port answer for addresses, and fails where it cannot for some.
-func answer(p *link.Port, answer, watch map[netip.Addr]bool) error {
+func answer(p *port, answer, watch map[netip.Addr]bool) error {
 	unable, err := p.Answer(answer, watch)
 	for a, why := range unable {
 		err = errors.Join(err, fmt.Errorf("%s: %w", a, why))
@@ -179,7 +201,7 @@ func answer(p *link.Port, answer, watch map[netip.Addr]bool) error {
 
 // event waits for one that is as wanted, and has it brought about again and again: a frame may
 // be lost, as before the link's bridge forwards to an interface.
-func event(t *testing.T, p *link.Port, what string, bring func() error, wanted func(link.Event) bool) (found link.Event) {
+func event(t *testing.T, p *port, what string, bring func() error, wanted func(link.Event) bool) (found link.Event) {
 	t.Helper()
 	await.NoError(t, patience, what+" is heard", func() error {
 		if err := bring(); err != nil {
@@ -187,14 +209,13 @@ func event(t *testing.T, p *link.Port, what string, bring func() error, wanted f
 		}
 		timeout := time.After(time.Second)
 		for {
-			select {
-			case e := <-p.Events():
-				if wanted(e) {
-					found = e
-					return nil
-				}
-			case <-timeout:
+			e, is := p.next(timeout)
+			if !is {
 				return errors.New("nothing is")
+			}
+			if wanted(e) {
+				found = e
+				return nil
 			}
 		}
 	})
@@ -343,12 +364,10 @@ func TestHeartbeatsAreHeard(t *testing.T) {
 		}
 		return len(heard) == 1000
 	})
-	select {
-	case e := <-one.Events():
+	for _, e := range one.Take() {
 		if e.Heartbeat != nil {
 			t.Error("it hears itself")
 		}
-	default:
 	}
 }
 
@@ -422,7 +441,7 @@ func TestWhatIsNoLink(t *testing.T) {
 	h := hosts(t, 1)[0]
 	for name, want := range map[string]string{"lo": "none of Ethernet", "eth9": "not found"} {
 		h.do(func() error {
-			if _, err := link.Open(name, slog.Default()); err == nil || !strings.Contains(err.Error(), want) {
+			if _, err := link.Open(name, slog.Default(), make(chan struct{}, 1)); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v, want %q", name, err, want)
 			}
 			return nil

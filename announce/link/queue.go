@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// maxWaiting is how many heartbeats wait to be read. What is more is lost: they are repeated.
+// maxWaiting is how many heartbeats wait to be taken. What is more is lost: they are repeated.
 const maxWaiting = 1024
 
-// queue are events that wait to be read: heartbeats in their order, and apart from these what was heard of addresses, of
+// queue are events that wait to be taken: heartbeats in their order, and apart from these what was heard of addresses, of
 // each of which the last counts alone. So it has room for all of it, however many heartbeats wait, and takes no room from them.
 type queue struct {
 	mu         sync.Mutex
@@ -16,15 +16,9 @@ type queue struct {
 	// about are the addresses of which something waits, in the order in which it came first, and what that is.
 	about []netip.Addr
 	of    map[netip.Addr]Event
-	// turn says that it is that of heartbeats.
-	turn bool
-	// some has an element when there may be events.
-	some chan struct{}
 }
 
-func newQueue() *queue {
-	return &queue{of: make(map[netip.Addr]Event), some: make(chan struct{}, 1)}
-}
+func newQueue() *queue { return &queue{of: make(map[netip.Addr]Event)} }
 
 // put adds an event, if there is room.
 func (q *queue) put(e Event) {
@@ -32,7 +26,6 @@ func (q *queue) put(e Event) {
 	defer q.mu.Unlock()
 	switch was, waits := q.of[e.Conflict]; {
 	case e.Heartbeat != nil && len(q.heartbeats) >= maxWaiting:
-		return
 	case e.Heartbeat != nil:
 		q.heartbeats = append(q.heartbeats, e)
 	case !waits:
@@ -41,10 +34,14 @@ func (q *queue) put(e Event) {
 	case was.Asks || !e.Asks: // that somebody has an address says more than that he asks for it
 		q.of[e.Conflict] = e
 	}
-	select {
-	case q.some <- struct{}{}:
-	default:
-	}
+}
+
+// takeHeartbeats removes all heartbeats.
+func (q *queue) takeHeartbeats() (all []Event) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all, q.heartbeats = q.heartbeats, nil
+	return all
 }
 
 // takeAbout removes all that was heard of addresses.
@@ -57,22 +54,4 @@ func (q *queue) takeAbout() (all []Event) {
 	q.about = nil
 	clear(q.of)
 	return all
-}
-
-// take removes an event: heartbeats and others in turn, so that neither keeps the other from being read.
-func (q *queue) take() (e Event, is bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.turn = !q.turn
-	switch {
-	case len(q.heartbeats) > 0 && (q.turn || len(q.about) == 0):
-		e, q.heartbeats = q.heartbeats[0], q.heartbeats[1:]
-	case len(q.about) > 0:
-		a := q.about[0]
-		e, q.about = q.of[a], q.about[1:]
-		delete(q.of, a)
-	default:
-		return e, false
-	}
-	return e, true
 }

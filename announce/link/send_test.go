@@ -27,9 +27,9 @@ func TestAFullQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	socket := os.NewFile(uintptr(ends[1]), "pipe")
-	defer socket.Close()
-	p := &Port{name: "eth0", sockets: map[uint16]*os.File{wire.EtherARP: socket}}
+	file := os.NewFile(uintptr(ends[1]), "pipe")
+	defer file.Close()
+	p := &Port{name: "eth0", sockets: map[uint16]*socket{wire.EtherARP: {File: file}}}
 	p.state.Store(&State{})
 	for range 4096 {
 		if err := p.Announce(netip.MustParseAddr("192.0.2.7")); err == nil {
@@ -57,9 +57,9 @@ func TestAFrameThatIsNotTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(ends[0])
-	socket := os.NewFile(uintptr(ends[1]), "pair")
-	defer socket.Close()
-	p := &Port{name: "eth0", sockets: map[uint16]*os.File{wire.EtherHeartbeat: socket}}
+	file := os.NewFile(uintptr(ends[1]), "pair")
+	defer file.Close()
+	p := &Port{name: "eth0", sockets: map[uint16]*socket{wire.EtherHeartbeat: {File: file}}}
 	p.state.Store(&State{MAC: wire.MAC{2, 0, 0, 0, 0, 1}, MTU: 1500})
 	if err := p.send(wire.EtherHeartbeat, make([]byte, 1<<22), []byte("taken")); err == nil {
 		t.Error("a frame is not taken, and that is not said")
@@ -110,10 +110,10 @@ func TestAPortThatIsNotVouchedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(ends[0])
-	socket := os.NewFile(uintptr(ends[1]), "pipe")
-	defer socket.Close()
+	file := os.NewFile(uintptr(ends[1]), "pipe")
+	defer file.Close()
 	a := netip.MustParseAddr("192.0.2.7")
-	p := &Port{name: "eth0", log: slog.New(slog.DiscardHandler), sockets: map[uint16]*os.File{wire.EtherARP: socket}}
+	p := &Port{name: "eth0", log: slog.New(slog.DiscardHandler), sockets: map[uint16]*socket{wire.EtherARP: {File: file}}}
 	p.state.Store(&State{MAC: wire.MAC{2, 0, 0, 0, 0, 1}})
 	p.answers.Store(&map[netip.Addr]bool{a: true})
 	p.watches.Store(&map[netip.Addr]bool{})
@@ -144,8 +144,8 @@ func TestWhoAsks(t *testing.T) {
 		p.watches.Store(&map[netip.Addr]bool{a: true})
 		p.hear(kind, frame(other, a.Next()))
 		p.hear(kind, frame(other, a))
-		if e, _ := p.waiting.take(); e != (Event{From: other, Conflict: a, Asks: true}) {
-			t.Errorf("of who asks for %s it tells %+v", a, e)
+		if all := p.waiting.takeAbout(); !slices.Equal(all, []Event{{From: other, Conflict: a, Asks: true}}) {
+			t.Errorf("of who asks for %s it tells %+v", a, all)
 		}
 	}
 }
@@ -167,16 +167,17 @@ func TestWhatNobodyHeeds(t *testing.T) {
 		say("node3")
 	}
 	say("node2")
-	for _, want := range []string{"anybody", "node2"} {
-		if e, is := p.waiting.take(); !is || e.Heartbeat.Node != want {
-			t.Fatalf("it does not deliver what %s says, but %+v", want, e)
-		}
+	var heard []string
+	for _, e := range p.waiting.takeHeartbeats() {
+		heard = append(heard, e.Heartbeat.Node)
+	}
+	if want := []string{"anybody", "node2"}; !slices.Equal(heard, want) {
+		t.Errorf("it delivers what %v say, want %v", heard, want)
 	}
 }
 
 // TestManyAddressesAreTakenByOthers has more heartbeats wait than there is room for, then conflicts about as many addresses as a node
-// may have, which come again and again, and then another heartbeat: none of the conflicts is lost, each comes once, and heartbeats
-// come between them.
+// may have, which come again and again, and then another heartbeat: none of the conflicts is lost, and each comes once.
 func TestManyAddressesAreTakenByOthers(t *testing.T) {
 	const addresses = 4096
 	p := &Port{waiting: newQueue()}
@@ -202,19 +203,11 @@ func TestManyAddressesAreTakenByOthers(t *testing.T) {
 			p.hear(wire.EtherARP, wire.ProbeARP(from, a))
 		}
 	}
-	told, heartbeats := make(map[netip.Addr]int), 0
-	for {
-		e, is := p.waiting.take()
-		if !is {
-			break
-		}
-		if e.Heartbeat == nil {
-			told[e.Conflict]++
-			if e.Asks {
-				t.Fatalf("of %s it is said that somebody asks for it, and he has it", e.Conflict)
-			}
-		} else if heartbeats++; len(told) > heartbeats {
-			t.Fatalf("heartbeat %d comes behind %d conflicts", heartbeats, len(told))
+	told, heartbeats := make(map[netip.Addr]int), len(p.waiting.takeHeartbeats())
+	for _, e := range p.waiting.takeAbout() {
+		told[e.Conflict]++
+		if e.Asks {
+			t.Fatalf("of %s it is said that somebody asks for it, and he has it", e.Conflict)
 		}
 	}
 	if len(told) != addresses || heartbeats != maxWaiting {
@@ -247,30 +240,68 @@ func TestRoomForFrames(t *testing.T) {
 	}
 }
 
-// TestConflictsAreTakenAtOnce has heartbeats and conflicts wait: who takes all conflicts at once leaves the heartbeats to be delivered.
-func TestConflictsAreTakenAtOnce(t *testing.T) {
-	p := &Port{waiting: newQueue()}
-	var want []Event
-	a := netip.MustParseAddr("192.0.2.7")
-	for range 3 {
-		p.tell(Event{Heartbeat: &wire.Heartbeat{Node: "node2"}})
-		p.tell(Event{Conflict: a})
-		want = append(want, Event{Conflict: a})
-		a = a.Next()
-	}
-	for range 2 {
-		if got := p.Conflicts(); !slices.Equal(got, want) {
-			t.Errorf("at once come %v, want %v", got, want)
+// TestAllIsTakenAtOnce has heartbeats and announcements come, of which some were read and others wait in the sockets: who takes all has
+// heartbeats first, each kind in the order in which it came, and nothing twice.
+func TestAllIsTakenAtOnce(t *testing.T) {
+	p := &Port{sockets: make(map[uint16]*socket), waiting: newQueue(), wake: make(chan struct{}, 1)}
+	p.state.Store(&State{MAC: wire.MAC{2, 0, 0, 0, 0, 1}, MTU: 1500})
+	from, four, six := wire.MAC{2, 0, 0, 0, 0, 2}, netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")
+	p.watches.Store(&map[netip.Addr]bool{four: true, four.Next(): true, six: true})
+	p.answers.Store(&map[netip.Addr]bool{})
+	others := make(map[uint16]int)
+	for _, kind := range []uint16{wire.EtherARP, wire.EtherIPv6, wire.EtherHeartbeat} {
+		ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
 		}
-		want = nil
+		defer unix.Close(ends[0])
+		others[kind] = ends[0]
+		p.sockets[kind] = &socket{File: os.NewFile(uintptr(ends[1]), "pair")}
+		defer p.sockets[kind].Close()
 	}
-	for i := range 4 {
-		if e, is := p.waiting.take(); is != (i < 3) || is && e.Heartbeat == nil {
-			t.Errorf("then comes %+v", e)
+	send := func(kind uint16, frames ...[]byte) {
+		t.Helper()
+		for _, f := range frames {
+			if _, err := unix.Write(others[kind], f); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	p.tell(Event{Conflict: a})
-	if got := p.Conflicts(); len(got) != 1 {
-		t.Errorf("a later one comes as %v", got)
+	say := func(node string) [][]byte {
+		return wire.Frames(from, wire.Heartbeat{Node: node, Claims: []wire.Claim{{Address: four}}}, 1500)
 	}
+	for _, f := range wire.AnnounceARP(from, four) {
+		p.hear(wire.EtherARP, f)
+	}
+	p.hear(wire.EtherHeartbeat, say("first")[0])
+	send(wire.EtherARP, wire.AnnounceARP(from, four.Next())...)
+	send(wire.EtherIPv6, wire.AnnounceNeighbour(from, six))
+	send(wire.EtherHeartbeat, say("second")...)
+	send(wire.EtherHeartbeat, say("third")...)
+	var said []string
+	for _, e := range p.Take() {
+		if e.Heartbeat != nil {
+			said = append(said, e.Heartbeat.Node)
+		} else {
+			said = append(said, e.Conflict.String())
+		}
+	}
+	if want := []string{"first", "second", "third", "192.0.2.7", "192.0.2.8", "2001:db8::7"}; !slices.Equal(said, want) {
+		t.Errorf("at once come %v, want %v", said, want)
+	}
+	if all := p.Take(); len(all) > 0 || len(p.wake) != 1 {
+		t.Errorf("then come %v, and of what came whoever waits was told %d times", all, len(p.wake))
+	}
+}
+
+// TestAFloodIsReadInParts has frames come without end: who reads them comes to an end.
+func TestAFloodIsReadInParts(t *testing.T) {
+	file, err := os.Open("/dev/zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	p := &Port{sockets: map[uint16]*socket{wire.EtherARP: {File: file}}}
+	p.state.Store(&State{})
+	p.readAll(wire.EtherARP)
 }

@@ -80,44 +80,26 @@ func (l *elected) lookAgain(now time.Duration, t election.Timing) {
 // concerns reports whether the node owns an address, or leaves it alone as somebody else has it.
 func (l *elected) concerns(a netip.Addr) bool { return l.machine.Owns(a) || l.machine.Refuses(a) }
 
-// heard is an event with the link on which it was.
-type heard struct {
-	on *elected
-	link.Event
-}
-
-// hear takes note of what was heard on a link.
-func (s *Server) hear(e heard) {
-	l := e.on
-	switch {
-	case s.links[l.name] != l:
-	case e.Heartbeat == nil:
-		s.do(l, s.conflict(l, e.Event))
-	case s.is.isForeign(s.Node, e.Heartbeat):
-		s.hearForeign(l, e.From, e.Heartbeat.Claims)
-	case e.Heartbeat.Node == s.Node:
-		s.hearName(l, e.From)
-	case s.is.Peers[e.Heartbeat.Node]:
-		if len(l.peers) >= maxHeard*len(s.is.Peers) {
-			clear(l.peers)
+// hear takes note of what was heard on a link, and returns what is to be done.
+func (s *Server) hear(l *elected, all []link.Event) (d election.Do) {
+	for _, e := range all {
+		switch {
+		case e.Heartbeat == nil:
+			d.Add(s.conflict(l, e))
+		case s.is.isForeign(s.Node, e.Heartbeat):
+			s.hearForeign(l, e.From, e.Heartbeat.Claims)
+		case e.Heartbeat.Node == s.Node:
+			s.hearName(l, e.From)
+		case s.is.Peers[e.Heartbeat.Node]:
+			if len(l.peers) >= maxHeard*len(s.is.Peers) {
+				clear(l.peers)
+			}
+			l.peers[e.From] = peer{e.Heartbeat.Node, s.now}
+			d.Add(l.machine.Hear(s.now, *e.Heartbeat))
+			s.yield(l, e.Heartbeat.Claims)
 		}
-		l.peers[e.From] = peer{e.Heartbeat.Node, s.now}
-		s.do(l, l.machine.Hear(s.now, *e.Heartbeat))
-		s.yield(l, e.Heartbeat.Claims)
 	}
-}
-
-// hearConflicts takes note of all at once that was heard of addresses on a link: of many it would take long to do for each what is to be
-// done, and meanwhile it would be time to take others of them.
-func (s *Server) hearConflicts(l *elected) {
-	if l.port == nil {
-		return
-	}
-	var d election.Do
-	for _, e := range l.port.Conflicts() {
-		d.Add(s.conflict(l, e))
-	}
-	s.do(l, d)
+	return d
 }
 
 // conflict takes note of what was heard of an address, and returns what is to be done.

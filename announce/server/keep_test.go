@@ -57,13 +57,13 @@ func TestAPeerThatWasStill(t *testing.T) {
 	l := &elected{name: "eth0", machine: election.New(0, "node1", s.Timing), peers: make(map[wire.MAC]peer), strangers: make(map[netip.Addr]wire.MAC)}
 	s.links[l.name] = l
 	l.machine.Stand(0, s.is.Peers, map[netip.Addr]election.Candidacy{a: {}})
-	s.hear(heard{l, link.Event{From: mac, Heartbeat: &wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a, State: wire.Owns}}}}})
+	s.do(l, s.hear(l, []link.Event{{From: mac, Heartbeat: &wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a, State: wire.Owns}}}}}))
 	for ; s.now < 10*time.Second; s.now += 10 * time.Millisecond {
 		s.do(l, l.machine.Tick(s.now))
 		l.forget(s.now, s.Timing)
 	}
 	for range 2 { // as a question, and as a reply
-		s.hear(heard{l, link.Event{From: mac, Conflict: a}})
+		s.do(l, s.hear(l, []link.Event{{From: mac, Conflict: a}}))
 	}
 	if !l.machine.Owns(a) {
 		t.Error("the node has given up the address")
@@ -85,7 +85,7 @@ func TestAStrangerIsToldOf(t *testing.T) {
 	}
 	own()
 	for range 2 {
-		s.hear(heard{l, link.Event{From: mac, Conflict: a}})
+		s.do(l, s.hear(l, []link.Event{{From: mac, Conflict: a}}))
 		if said := strings.Join(s.trouble(l), "; "); !strings.Contains(said, "192.0.2.100 (02:00:00:00:00:09)") {
 			t.Errorf("of the stranger the node says %q", said)
 		}
@@ -278,7 +278,7 @@ func TestKeepsNothingOfOthers(t *testing.T) {
 		kept  bool
 	}{{"node2", wire.Claims, true}, {"node2", wire.Pauses, true}, {"node3", wire.Owns, true}, {"node2", wire.Owns, false}} {
 		s.dirty = false
-		s.hear(heard{l, link.Event{Heartbeat: &wire.Heartbeat{Node: c.node, Claims: []wire.Claim{{Address: a, State: c.state}}}}})
+		s.do(l, s.hear(l, []link.Event{{Heartbeat: &wire.Heartbeat{Node: c.node, Claims: []wire.Claim{{Address: a, State: c.state}}}}}))
 		if s.kept[a] != c.kept || s.dirty == c.kept {
 			t.Errorf("%s says %v: it is kept is %t, and there is something to do is %t", c.node, c.state, s.kept[a], s.dirty)
 		}

@@ -98,8 +98,9 @@ type Server struct {
 	stood   bool
 	stoodAt time.Duration
 	holdErr error
-	heard   chan heard
-	said    string
+	// heard has an element when something was heard on a link.
+	heard chan struct{}
+	said  string
 	// dirty says that the node owns something else than it did, or may.
 	dirty bool
 	// looked says that the interfaces were looked at just now. It is said then, and not sooner, what is wrong: to put that in words takes
@@ -125,7 +126,6 @@ type elected struct {
 	port  *link.Port
 	state link.State
 	err   error
-	stop  func()
 	// peers are the nodes that were heard there of late, by their Ethernet addresses, strangers who
 	// had an address last that is refused, or of late, and unable why the node cannot answer for one.
 	peers     map[wire.MAC]peer
@@ -150,7 +150,7 @@ func (l *elected) down() bool { return l.port != nil && !l.state.Up }
 // New returns a server of a node.
 func New(node string, log *slog.Logger) *Server {
 	s := &Server{Node: node, Timing: election.Default, Log: log, kick: make(chan struct{}, 1), links: make(map[string]*elected),
-		sent: make(map[wire.MAC]time.Duration), kept: make(map[netip.Addr]bool), held: make(map[netip.Addr]bool), heard: make(chan heard),
+		sent: make(map[wire.MAC]time.Duration), kept: make(map[netip.Addr]bool), held: make(map[netip.Addr]bool), heard: make(chan struct{}, 1),
 		Problem: func(string) {}, Changed: func() {}, Took: func(int) {}}
 	s.clock = func() time.Duration { return time.Since(s.start) }
 	return s
@@ -234,22 +234,15 @@ func (s *Server) Run(ctx context.Context) error {
 			}
 			s.stand()
 			s.dirty = true
-		case e := <-s.heard:
-			s.tick()
-			s.hearConflicts(e.on)
-			s.hear(e)
 		case <-look.C:
 			s.tick()
 			s.look()
 			// What is refused may be no more, and what the node has others may have taken away.
 			s.dirty, s.again, s.looked = true, s.again || len(s.held) > 0, true
+		case <-s.heard:
 		case <-timer.C:
-			s.tick()
-			for _, l := range s.links {
-				s.hearConflicts(l) // before the node takes what others have
-				s.do(l, l.machine.Tick(s.now))
-			}
 		}
+		s.step()
 		if s.dirty {
 			s.hold()
 			s.tell()
@@ -261,6 +254,22 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		s.vouch()
 		s.log()
+	}
+}
+
+// step takes note of all that was heard on each link and then of the time, and only then does what is to be done. So a node takes no
+// address that others have said before to have, each link is heard however much is said on another, and of many heartbeats it is found
+// out once what follows from them.
+func (s *Server) step() {
+	s.tick()
+	for _, l := range s.links {
+		var all []link.Event
+		if l.port != nil {
+			all = l.port.Take()
+		}
+		d := s.hear(l, all)
+		d.Add(l.machine.Tick(s.now))
+		s.do(l, d)
 	}
 }
 
@@ -324,7 +333,7 @@ func (s *Server) stand() {
 
 // open opens the port of a link, if it has none.
 func (s *Server) open(l *elected) {
-	port, err := link.Open(l.name, s.Log)
+	port, err := link.Open(l.name, s.Log, s.heard)
 	if err == nil {
 		l.state, err = port.Look()
 		if err != nil {
@@ -335,32 +344,11 @@ func (s *Server) open(l *elected) {
 		return
 	}
 	l.port = port
-	ended := make(chan struct{})
-	var forwarder sync.WaitGroup
-	forwarder.Go(func() {
-		for {
-			select {
-			case e := <-port.Events():
-				select {
-				case s.heard <- heard{l, e}:
-				case <-ended:
-					return
-				}
-			case <-ended:
-				return
-			}
-		}
-	})
-	l.stop = func() {
-		close(ended)
-		forwarder.Wait()
-		port.Close()
-	}
 }
 
 func (s *Server) close(l *elected) {
 	if l.port != nil {
-		l.stop()
+		l.port.Close()
 		l.port = nil
 	}
 }
@@ -398,7 +386,7 @@ func (s *Server) look() {
 			l.state = now
 			changed = changed || now.Up != before.Up
 			if now.MAC != before.MAC {
-				s.do(l, l.machine.Refresh(s.now))
+				l.machine.Refresh(s.now)
 			}
 		}
 	}

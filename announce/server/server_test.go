@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,6 +45,9 @@ type node struct {
 	problem string
 	// refused is for how long the node leaves alone what somebody else has; 0 for as long as nodes do.
 	refused time.Duration
+	// took is called as the server's Took, where it is not nil, and changes is how often its Changed was.
+	took    func(int)
+	changes atomic.Int64
 }
 
 func (n *node) run(command ...string) (out string, err error) {
@@ -142,6 +146,10 @@ func (n *node) start(standing server.Standing) {
 		defer n.mu.Unlock()
 		n.problem = text
 	}
+	n.Changed = func() { n.changes.Add(1) }
+	if n.took != nil {
+		n.Took = n.took
+	}
 	n.end = func() { end(); <-ended }
 	n.t.Cleanup(n.end)
 	n.Stand(standing)
@@ -167,6 +175,42 @@ func standing(all []*node, me *node, virtual bool, addresses ...netip.Addr) serv
 		s.Candidates[a] = c
 	}
 	return s
+}
+
+// port is one of a machine that is no node, with what was taken from it and is still to be looked at.
+type port struct {
+	*link.Port
+	wake chan struct{}
+	all  []link.Event
+}
+
+// open opens the machine's port on the link.
+func (n *node) open() *port {
+	n.t.Helper()
+	p := &port{wake: make(chan struct{}, 1)}
+	err := netns.Do(n.path, func() (err error) {
+		p.Port, err = link.Open("eth0", slog.New(slog.DiscardHandler), p.wake)
+		return err
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(p.Close)
+	return p
+}
+
+// next returns what was heard next, until a timeout.
+func (p *port) next(timeout <-chan time.Time) (e link.Event, is bool) {
+	for len(p.all) == 0 {
+		select {
+		case <-p.wake:
+			p.all = p.Take()
+		case <-timeout:
+			return e, false
+		}
+	}
+	e, p.all = p.all[0], p.all[1:]
+	return e, true
 }
 
 // owner waits until exactly one node answers for an address, and returns it.
@@ -394,15 +438,7 @@ func (n *node) saysNothing() {
 func TestAnotherClusterOnTheLink(t *testing.T) {
 	_, client, all := nodes(t, 1)
 	n := all[0]
-	var port *link.Port
-	err := netns.Do(client.path, func() (err error) {
-		port, err = link.Open("eth0", slog.New(slog.DiscardHandler))
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(port.Close)
+	port := client.open()
 	now := standing(all, n, false, four)
 	now.Peers["node9"] = true
 	now.Marks = map[string]wire.Mark{n.name: wire.MarkOf("mine"), "node9": wire.MarkOf("a peer's")}
@@ -413,15 +449,14 @@ func TestAnotherClusterOnTheLink(t *testing.T) {
 	owner(t, all, four)
 	var mark wire.Mark
 	for timeout := time.After(patience); mark == (wire.Mark{}); {
-		select {
-		case e := <-port.Events():
-			if e.Heartbeat != nil {
-				if mark = e.Heartbeat.Mark; mark != now.Marks[n.name] {
-					t.Fatalf("the node says that its mark is %x", mark)
-				}
-			}
-		case <-timeout:
+		e, is := port.next(timeout)
+		if !is {
 			t.Fatal("the node says nothing")
+		}
+		if e.Heartbeat != nil {
+			if mark = e.Heartbeat.Mark; mark != now.Marks[n.name] {
+				t.Fatalf("the node says that its mark is %x", mark)
+			}
 		}
 	}
 	say := func(name string, mark wire.Mark) {
@@ -526,15 +561,7 @@ func TestWhatANodeCannotHave(t *testing.T) {
 	_, client, all := nodes(t, 1)
 	n := all[0]
 	n.must("ip", "address", "add", four.String()+"/32", "dev", "lo")
-	var port *link.Port
-	err := netns.Do(client.path, func() (err error) {
-		port, err = link.Open("eth0", slog.New(slog.DiscardHandler))
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(port.Close)
+	port := client.open()
 	if _, err := port.Answer(nil, map[netip.Addr]bool{four: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -542,22 +569,21 @@ func TestWhatANodeCannotHave(t *testing.T) {
 	n.start(standing(all, n, true, four, other))
 	timeout := time.After(patience)
 	for said := 0; said < 3; {
-		select {
-		case e := <-port.Events():
-			if e.Conflict == four && !e.Asks {
-				t.Fatal("it announces what it cannot have")
-			}
-			owns := func(a netip.Addr) bool {
-				return e.Heartbeat != nil && slices.ContainsFunc(e.Heartbeat.Claims, func(c wire.Claim) bool { return c.Address == a && c.State == wire.Owns })
-			}
-			if owns(four) {
-				t.Fatal("it says that it owns what it cannot have")
-			}
-			if owns(other) {
-				said++
-			}
-		case <-timeout:
+		e, is := port.next(timeout)
+		if !is {
 			t.Fatal("it does not say that it owns the other address")
+		}
+		if e.Conflict == four && !e.Asks {
+			t.Fatal("it announces what it cannot have")
+		}
+		owns := func(a netip.Addr) bool {
+			return e.Heartbeat != nil && slices.ContainsFunc(e.Heartbeat.Claims, func(c wire.Claim) bool { return c.Address == a && c.State == wire.Owns })
+		}
+		if owns(four) {
+			t.Fatal("it says that it owns what it cannot have")
+		}
+		if owns(other) {
+			said++
 		}
 	}
 	if !slices.Equal(n.Answered(), []netip.Addr{other}) {
@@ -649,30 +675,21 @@ func TestWhoHasANodesName(t *testing.T) {
 	c := now.Candidates[six]
 	c.Link = "eth1"
 	now.Candidates[six] = c
-	var port *link.Port
-	err := netns.Do(client.path, func() (err error) {
-		port, err = link.Open("eth0", slog.New(slog.DiscardHandler))
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(port.Close)
+	port := client.open()
 	n.start(now)
 	// What comes to the client by either interface comes to the other one, too.
 	heard, timeout := make(map[string]int), time.After(patience)
 	hear := func(mac string) (h *wire.Heartbeat) {
 		t.Helper()
-		select {
-		case e := <-port.Events():
-			if e.Heartbeat != nil {
-				heard[e.From.String()]++
-				if e.From.String() == mac {
-					h = e.Heartbeat
-				}
-			}
-		case <-timeout:
+		e, is := port.next(timeout)
+		if !is {
 			t.Fatalf("of the node these heartbeats are heard: %v", heard)
+		}
+		if e.Heartbeat != nil {
+			heard[e.From.String()]++
+			if e.From.String() == mac {
+				h = e.Heartbeat
+			}
 		}
 		return h
 	}
