@@ -393,8 +393,10 @@ func (m *Machine) rival(now time.Duration, node string, c wire.Claim, s *seat, d
 			if now < m.doubt {
 				return false
 			}
-			if s.told > 0 && now-s.since-announcements[s.told-1] >= m.timing.Heartbeat {
-				s.told, s.since = 0, now // who heard the other one has its Ethernet address
+			if s.besideSince == now && s.told > 0 && now-s.since-announcements[s.told-1] >= m.timing.Heartbeat {
+				// Who heard the other one has its Ethernet address. That one is told first: by then it knows of which node
+				// an announcement is, and needs none to stop.
+				s.told, s.since = 0, max(now, m.said+m.timing.Echo)
 			}
 			return true
 		}
