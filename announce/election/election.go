@@ -24,7 +24,8 @@
 //     about to, leaves the address alone for Refused, and says so: those that know of no other owner leave it alone, too. Who
 //     claims it meanwhile, as it was not there, is told. An owner that keeps it for Defend shows that the stranger is gone.
 //   - Two owners that do not hear each other's heartbeats are strangers to each other. The one with the lower Ethernet address
-//     defends the address for longer, and of two that ask for it at a time the other one waits anew, so that one has it.
+//     defends the address for longer, and of two that ask for it at a time the other one waits anew, so that one has it. They meet
+//     within Repeat, also where both were cut off from each other before: each tells the link of its addresses again and again.
 //   - Who cannot serve an address that it owns leaves it, and does not claim it for Refused, whoever has it meanwhile.
 //   - Who lost an address again and again within Calm waits longer each time before it takes it
 //     over, Refused at most.
@@ -67,6 +68,10 @@ type Timing struct {
 	Calm time.Duration
 	// Echo is the least time between two heartbeats beside those that are due.
 	Echo time.Duration
+	// Repeat is how often an owner tells the link again of an address, 0 for never. RFC 5227 asks for no more than is told at first; but
+	// where heartbeats do not pass, two owners that were cut off from each other hear nothing else of each other.
+	// keepalived has it for the same reason (garp_master_refresh).
+	Repeat time.Duration
 }
 
 // MaxBefore is how many candidates a candidate waits for, at most.
@@ -79,6 +84,7 @@ var Default = Timing{
 	Heartbeat: 300 * time.Millisecond, Silence: 900 * time.Millisecond, Skew: 100 * time.Millisecond,
 	Probe: 100 * time.Millisecond, Probes: 2, Hold: 5 * time.Second,
 	Defend: 10 * time.Second, Refused: 30 * time.Second, Burst: 500 * time.Millisecond, Deaf: 1800 * time.Millisecond, Calm: time.Minute, Echo: 50 * time.Millisecond,
+	Repeat: 30 * time.Second,
 }
 
 // A node that begins to ask for many addresses at a time does so in portions, which it spreads over the time between two questions, so
@@ -169,6 +175,8 @@ type seat struct {
 	// told is how many announcements were made, and since is when the first was.
 	told  int
 	since time.Duration
+	// turn is when, within each Repeat, the link is told of it again.
+	turn time.Duration
 	// defences are how often the address was defended, each time within Defend of the one before, of which the last was at defended.
 	defences int
 	defended time.Duration
@@ -261,6 +269,9 @@ func (m *Machine) Stand(now time.Duration, peers map[string]bool, all map[netip.
 		switch {
 		case !there:
 			s = &seat{Candidacy: c}
+			if m.timing.Repeat > 0 {
+				s.turn = time.Duration(Score(a, m.node) % uint64(m.timing.Repeat))
+			}
 			m.seats[a] = s
 			m.wait(now, s, m.timing.Silence)
 		case !s.Equal(c):
@@ -481,7 +492,9 @@ func (m *Machine) Conflict(now time.Duration, a netip.Addr, host Host) (d Do) {
 		m.wait(now, s, m.timing.Silence)
 	case host.Node != "" && s.spares(now, host.Node, m.timing):
 	case s.defends(now, host, m.timing):
+		// The link is told as often as when the node took the address over: of two owners neither may hear the first time.
 		s.metAt, s.hasMet = now, true
+		s.told, s.since = 1, now
 		d.Announce = append(d.Announce, a)
 	case now-s.defended >= m.timing.Burst:
 		m.meet(now, a, s, &d)
@@ -593,6 +606,14 @@ func (m *Machine) Refresh(now time.Duration) {
 	}
 }
 
+// Announce has an address that the node owns be told to the link from the next Tick on as when the node took it over, if that is over. Who
+// goes by no heartbeats of this node, and owns the address, too, so meets it now, and not when it is its turn.
+func (m *Machine) Announce(now time.Duration, a netip.Addr) {
+	if s := m.seats[a]; s != nil && s.phase == owning && m.announced(s) {
+		s.told, s.since = 0, now
+	}
+}
+
 // Tick takes note of the time. It is to be called when Next says, or soon after.
 func (m *Machine) Tick(now time.Duration) (d Do) {
 	m.wake(now)
@@ -662,6 +683,9 @@ func (m *Machine) beats(now time.Duration, d *Do, news bool) {
 		switch s := m.seats[a]; s.phase {
 		case owning:
 			d.say(a, s, wire.Owns)
+			if m.announced(s) && m.hasTurn(now, s) {
+				d.Announce = append(d.Announce, a)
+			}
 			any = true
 		case probing:
 			d.say(a, s, wire.Claims)
@@ -671,6 +695,14 @@ func (m *Machine) beats(now time.Duration, d *Do, news bool) {
 	if any {
 		m.said, m.beat = now, now+m.timing.Heartbeat
 	}
+}
+
+// hasTurn reports whether the link is to be told again of an address that the node owns: its turn was since the last heartbeat. Turns are
+// spread over Repeat, so that of many addresses few have theirs at a time, and it is told behind a heartbeat, so that who hears
+// heartbeats knows by then of which node it is.
+func (m *Machine) hasTurn(now time.Duration, s *seat) bool {
+	every, last := m.timing.Repeat, max(m.said, now-m.timing.Silence)
+	return every > 0 && (now-s.turn+every)/every > (last-s.turn+every)/every
 }
 
 // End has the node stop. pause says that it is to go on in a moment, and that the packets that

@@ -477,6 +477,53 @@ func TestQuestionsComeInPortions(t *testing.T) {
 	}
 }
 
+// TestTheLinkIsToldAgain has a node own as many addresses as it may: it tells the link of each once in Repeat, of few at a time, each time
+// behind a heartbeat, also where others have it say more of these than are due, and where it was still for a while.
+func TestTheLinkIsToldAgain(t *testing.T) {
+	const n, repeats = 4096, 3
+	m := New(0, "node1", Default)
+	all := make(map[netip.Addr]Candidacy)
+	for i := range n {
+		all[netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})] = Candidacy{}
+	}
+	m.Stand(0, map[string]bool{"node2": true}, all)
+	now := time.Duration(0)
+	for end := 5 * time.Second; now < end; now = max(now+1, m.Next(now)) {
+		m.Tick(now)
+	}
+	most := 4 * n * int(Default.Heartbeat) / int(Default.Repeat)
+	told := make(map[netip.Addr]int)
+	began := now
+	for now-began < repeats*Default.Repeat {
+		if now += step; m.Next(now) > now {
+			continue
+		}
+		if (now-began)/time.Second%2 == 0 {
+			m.Hear(now, wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: m.order[0], State: wire.Claims, Grade: 9}}})
+		}
+		d := m.Tick(now)
+		for _, a := range d.Announce {
+			told[a]++
+		}
+		if len(d.Announce) > most || len(d.Announce) > 0 && len(d.Say) == 0 {
+			t.Fatalf("at a time it tells the link of %d addresses, and says %d", len(d.Announce), len(d.Say))
+		}
+	}
+	for a := range all {
+		if told[a] < repeats-1 || told[a] > repeats+1 {
+			t.Errorf("of %s it tells the link %d times", a, told[a])
+		}
+	}
+	for now += time.Hour; m.Doubts(now) || now < m.beat; now += step {
+		if d := m.Tick(now); len(d.Announce) > most {
+			t.Fatalf("when it was still it tells the link of %d", len(d.Announce))
+		}
+	}
+	if d := m.Tick(now); len(d.Say) == 0 || len(d.Announce) > most {
+		t.Errorf("then it says %d, and tells the link of %d", len(d.Say), len(d.Announce))
+	}
+}
+
 func BenchmarkHear(b *testing.B) {
 	m := New(0, "node1", Default)
 	all, h := make(map[netip.Addr]Candidacy), wire.Heartbeat{Node: "node2"}

@@ -191,6 +191,55 @@ func TestWhoIsToldOfAStranger(t *testing.T) {
 	}
 }
 
+// TestTheDefenceOfAnAddress has an owner defend its address: it tells the link as often as when it took that over, and at other times than
+// that and its turn does not.
+func TestTheDefenceOfAnAddress(t *testing.T) {
+	m, a, now := alone(t)
+	for end := now + Default.Repeat; now < end; now += step {
+		m.Tick(now)
+	}
+	for end := now + Default.Repeat; !slices.Contains(m.Tick(now).Announce, a); now += step { // until its turn
+		if now > end {
+			t.Fatal("its turn never comes")
+		}
+	}
+	began, told := now+step, []time.Duration{0}
+	m.Conflict(began, a, Host{})
+	for now = began; now-began < Default.Repeat/2; now += step {
+		if d := m.Tick(now); len(d.Announce) > 0 {
+			told = append(told, now-began)
+		}
+	}
+	if !slices.Equal(told, announcements[:]) || !m.Owns(a) {
+		t.Errorf("it tells the link after %v", told)
+	}
+}
+
+// TestAnAddressIsAnnouncedAgain has an owner, and one that is none, be asked again and again to announce an address: the owner does so as
+// when it took the address over, and begins anew only once that is over.
+func TestAnAddressIsAnnouncedAgain(t *testing.T) {
+	m, a, now := alone(t)
+	for end := now + 4*time.Second; now < end; now += step {
+		m.Tick(now)
+	}
+	var told []time.Duration
+	for began := now; now-began < announcements[len(announcements)-1]; now += step {
+		m.Announce(now, a)
+		if d := m.Tick(now); len(d.Announce) > 0 {
+			told = append(told, now-began)
+		}
+	}
+	if want := announcements[:len(announcements)-1]; !slices.Equal(told, want) {
+		t.Errorf("it announces the address after %v, want %v", told, want)
+	}
+	other := New(0, "node2", Default)
+	other.Stand(0, nil, map[netip.Addr]Candidacy{a: {}})
+	other.Announce(0, a)
+	if d := other.Tick(0); len(d.Announce) > 0 {
+		t.Errorf("who does not own it does %+v", d)
+	}
+}
+
 func TestAnOwnerDefendsOnce(t *testing.T) {
 	m, a, now := alone(t)
 	if d := m.Conflict(now, a, Host{Node: "node2"}); len(d.Announce)+len(d.Withdraw) > 0 {
@@ -237,32 +286,36 @@ func TestAnAnnouncementOfManyFrames(t *testing.T) {
 	}
 }
 
-// strangers makes two nodes that do not hear each other's heartbeats, and are in no order.
-func strangers(t *rapid.T) *link {
-	l := newLink(t, 2, 1, chance(t))
-	l.deafen(0, 1)
-	l.deafen(1, 0)
+// strangers makes nodes that do not hear each other's heartbeats, and are in no order.
+func strangers(t *rapid.T, nodes, addresses int) *link {
+	l := newLink(t, nodes, addresses, chance(t))
+	for one := range l.nodes {
+		for other := range l.nodes {
+			if one != other {
+				l.deafen(one, other)
+			}
+		}
+	}
 	for _, n := range l.nodes {
-		n.machine = New(l.now, n.name, Default)
-		n.machine.Stand(l.now, nil, map[netip.Addr]Candidacy{l.addresses[0]: {}})
+		l.start(n)
 	}
 	return l
 }
 
-// TestTwoOwnersMeetByAnnouncements has two nodes own an address that do not hear each other's heartbeats, and one of them
-// announce it: one keeps it, and it is never without an owner.
+// TestTwoOwnersMeetByAnnouncements has two nodes own an address that were cut off from each other, and do not hear each other's heartbeats:
+// once it is their turn to tell the link of it, or one has another Ethernet address, one keeps it, and it is never without an owner.
 func TestTwoOwnersMeetByAnnouncements(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := strangers(t)
+		l := strangers(t, 2, 1)
 		l.mute = true
-		l.run(20*time.Second, nil)
+		l.run(time.Duration(rapid.IntRange(200, 6000).Draw(t, "cut"))*step, nil)
 		l.mute = false
 		l.delay = time.Duration(rapid.IntRange(0, 10).Draw(t, "delay")) * step
-		for _, n := range l.nodes[:rapid.IntRange(1, 2).Draw(t, "announce")] {
+		for _, n := range l.nodes[:rapid.IntRange(0, 2).Draw(t, "announce")] {
 			n.machine.Refresh(l.now)
 			l.run(time.Duration(rapid.IntRange(0, 100).Draw(t, "pass"))*step, nil)
 		}
-		w := l.watch(10 * time.Second)
+		w := l.watch(Default.Repeat + 3*time.Second)
 		if w.bare > 0 {
 			t.Fatalf("nobody has the address for %s", w.bare)
 		}
@@ -270,10 +323,37 @@ func TestTwoOwnersMeetByAnnouncements(t *testing.T) {
 	})
 }
 
+// TestOneOwnerWithoutHeartbeats has nodes that hear of each other by what they tell the link alone die, start, and be cut off from each
+// other. Behind all that each side of the link has one owner of each address, and keeps it.
+func TestOneOwnerWithoutHeartbeats(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := strangers(t, rapid.IntRange(2, 4).Draw(t, "nodes"), rapid.IntRange(1, 4).Draw(t, "addresses"))
+		for range rapid.IntRange(1, 8).Draw(t, "troubles") {
+			n := l.nodes[rapid.IntRange(0, len(l.nodes)-1).Draw(t, "node")]
+			switch what := rapid.IntRange(0, 4).Draw(t, "trouble"); {
+			case what == 0:
+				n.side = 1 - n.side
+			case what == 1:
+				l.mute = !l.mute
+			case what == 2:
+				l.lost = rapid.SampledFrom([]int{0, 10, 50}).Draw(t, "lost")
+			case n.machine == nil:
+				l.start(n)
+			case what == 3:
+				n.machine, n.answers = nil, nil
+			}
+			l.run(time.Duration(rapid.IntRange(0, 4000).Draw(t, "pass"))*step, nil)
+		}
+		l.lost, l.mute = 0, false
+		l.run(Default.Repeat+2*Default.Refused+5*time.Second, nil)
+		l.run(2*Default.Repeat, func() { l.whole("behind the trouble") })
+	})
+}
+
 // TestTwoAskAtATime has two nodes that do not hear each other's heartbeats begin to ask for an address at a time: one has it.
 func TestTwoAskAtATime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := strangers(t)
+		l := strangers(t, 2, 1)
 		l.nodes[1].still = l.now + time.Duration(rapid.IntRange(0, 50).Draw(t, "later"))*step
 		l.run(5*time.Second, func() {
 			if owners, _ := l.owners(l.addresses[0], 0); len(owners) > 1 {

@@ -114,7 +114,7 @@ func (s *Server) conflict(l *elected, e link.Event) (d election.Do) {
 }
 
 // hearForeign takes note of what a node owns that is none of the cluster's. It is no rival: it goes by no order of this cluster's,
-// and so what ARP and neighbour discovery say of the address decides, as with any host. It is told of.
+// and so what ARP and neighbour discovery say of the address decides, as with any host; the node says it there. It is told of.
 func (s *Server) hearForeign(l *elected, from wire.MAC, claims []wire.Claim) {
 	for _, c := range claims {
 		if c.State != wire.Owns || !l.concerns(c.Address) {
@@ -124,7 +124,10 @@ func (s *Server) hearForeign(l *elected, from wire.MAC, claims []wire.Claim) {
 		if !known || f.mac == from {
 			l.foreign[c.Address] = sighting{from, s.now}
 		}
-		s.dirty = s.dirty || !known
+		if !known {
+			l.machine.Announce(s.now, c.Address)
+			s.dirty = true
+		}
 	}
 }
 

@@ -45,6 +45,8 @@ type node struct {
 	problem string
 	// refused is for how long the node leaves alone what somebody else has; 0 for as long as nodes do.
 	refused time.Duration
+	// repeat is how often the node tells the link of an address again; 0 for as often as nodes do.
+	repeat time.Duration
 	// took is called as the server's Took, where it is not nil, and changes is how often its Changed was.
 	took    func(int)
 	changes atomic.Int64
@@ -140,6 +142,9 @@ func (n *node) start(standing server.Standing) {
 	n.Server = server.New(n.name, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if n.refused > 0 {
 		n.Timing.Refused = n.refused
+	}
+	if n.repeat > 0 {
+		n.Timing.Repeat = n.repeat
 	}
 	n.Problem = func(text string) {
 		n.mu.Lock()
