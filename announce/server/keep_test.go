@@ -137,7 +137,7 @@ func TestWhatIsHeldIsNotKnown(t *testing.T) {
 	}
 	own(map[netip.Addr]election.Candidacy{a: {}})
 	s.again, f.err = true, errors.New("the list is interrupted")
-	s.hold()
+	s.hold(mostTaken)
 	if !l.machine.Owns(a) || !s.held[a] || s.holdErr == nil {
 		t.Errorf("the node owns %v and has %v, and the error is %v", l.machine.Owned(), s.held, s.holdErr)
 	}
@@ -146,9 +146,51 @@ func TestWhatIsHeldIsNotKnown(t *testing.T) {
 		t.Errorf("when it is to have another one, it owns %v", l.machine.Owned())
 	}
 	f.err, f.has = nil, nil
-	s.hold()
+	s.hold(mostTaken)
 	if !l.machine.Owns(a) || !f.has[a] || s.holdErr != nil {
 		t.Errorf("then it owns %v and has %v, and the error is %v", l.machine.Owned(), f.has, s.holdErr)
+	}
+}
+
+// A node that owns many addresses no more is given new ones before any of those is taken from it, and those in parts. One that the kernel
+// does not take keeps no others.
+func TestManyAreTakenFromANode(t *testing.T) {
+	first := netip.MustParseAddr("192.0.2.1")
+	s := made()
+	had, sets := make(map[netip.Addr]bool), 0
+	for a := first; len(had) < 3*mostTaken; a = a.Next() {
+		had[a] = true
+	}
+	next := netip.MustParseAddr("198.51.100.1")
+	f := &fake{has: maps.Clone(had)}
+	f.sets = func() { f.has[first] = true; sets++ }
+	s.holder, s.held = f, maps.Clone(had)
+	s.is.Candidates = map[netip.Addr]announce.Candidate{next: {Link: "eth0", Virtual: true}}
+	l := &elected{name: "eth0", machine: election.New(0, "node1", s.Timing)}
+	s.links[l.name] = l
+	l.machine.Stand(0, nil, map[netip.Addr]election.Candidacy{next: {}})
+	for ; !l.machine.Owns(next); s.now += 10 * time.Millisecond {
+		s.do(l, l.machine.Tick(s.now))
+	}
+	if !f.has[next] || len(f.has) != len(had)+1 || !s.surplus || s.next() > 0 {
+		t.Errorf("when it is to have another one it has %d, and is to have fewer: %t", len(f.has), s.surplus)
+	}
+	for sets = 0; s.surplus; {
+		before := len(f.has)
+		s.hold(mostTaken)
+		if taken := before - len(f.has); taken > mostTaken || taken < mostTaken-1 && s.surplus {
+			t.Fatalf("at a time %d are taken", taken)
+		}
+	}
+	if len(f.has) != 2 || sets > 5 {
+		t.Errorf("then it has %v, in %d steps", f.has, sets)
+	}
+	f.err = errors.New("the kernel does not")
+	for a := range had {
+		s.held[a] = true
+	}
+	if s.hold(mostTaken); s.surplus || s.next() == 0 {
+		t.Error("where it fails it is tried again at once")
 	}
 }
 

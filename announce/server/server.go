@@ -108,8 +108,9 @@ type Server struct {
 	looked bool
 	// notes are what is to be logged.
 	notes []func()
-	// again says that what the node has is to be looked at, though it is to have nothing else.
-	again bool
+	// again says that what the node has is to be looked at, though it is to have nothing else, and surplus that it has what is still to be
+	// taken from it.
+	again, surplus bool
 }
 
 // holder gives the node addresses, as a hold.Holder does.
@@ -243,8 +244,8 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		s.step()
-		if s.dirty {
-			s.hold()
+		if s.dirty || s.surplus {
+			s.hold(mostTaken)
 			s.tell()
 			s.dirty = false
 		}
@@ -288,6 +289,9 @@ func (s *Server) tick() { s.now = s.clock() }
 // next is in how long something is to be done.
 func (s *Server) next() time.Duration {
 	s.tick()
+	if s.surplus {
+		return 0
+	}
 	next := s.now + lookEvery
 	for _, l := range s.links {
 		next = min(next, l.machine.Next(s.now))
@@ -406,7 +410,7 @@ func (s *Server) apply(l *elected, d election.Do) election.Do {
 		s.note("this node answers for addresses", l, d.Answer)
 		if len(d.Answer) > 0 {
 			s.Took(len(d.Answer))
-			s.hold() // before anybody sends to it
+			s.hold(0) // before anybody sends to it
 		}
 		s.answer(l)
 		if len(d.Answer) > 0 {
@@ -523,9 +527,14 @@ func (s *Server) keeps() bool {
 	return s.now < s.Timing.Hold && !(s.stood && s.now >= s.stoodAt+keepFor)
 }
 
-// hold has the node have the VirtualAddresses that it owns. What it cannot have it leaves to
-// others. Where it cannot be listed what it has, that counts which it was known to have, until it is looked at again.
-func (s *Server) hold() {
+// mostTaken is how many addresses are taken from the node at a time. The kernel takes milliseconds for one of thousands of IPv6, and
+// meanwhile the node hears nobody, and others do not hear it. What it does not own any more it does not answer for, though it has it.
+const mostTaken = 64
+
+// hold has the node have the VirtualAddresses that it owns, and no others in the end: of these as many are taken from it as most says.
+// What it cannot have it leaves to others. Where it cannot be listed what it has, that counts which it was known to have,
+// until it is looked at again.
+func (s *Server) hold(most int) {
 	wanted := make(map[netip.Addr]bool)
 	for _, l := range s.links {
 		for _, a := range l.machine.Owned() {
@@ -537,11 +546,22 @@ func (s *Server) hold() {
 	if s.keeps() {
 		maps.Copy(wanted, s.kept)
 	}
+	taken := 0
+	for a := range s.held { // in no order, so that one which cannot be taken keeps no others
+		if wanted[a] {
+			continue
+		}
+		if taken++; taken > most {
+			wanted[a] = true
+		}
+	}
+	s.surplus = taken > most
 	if maps.Equal(wanted, s.held) && s.holdErr == nil && !s.again {
 		return
 	}
 	s.again = false
 	s.holdErr = s.holder.Set(wanted)
+	s.surplus = s.surplus && s.holdErr == nil // else once it is looked at again
 	held, err := s.holder.Held()
 	if err != nil {
 		s.holdErr = errors.Join(s.holdErr, err)
