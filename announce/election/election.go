@@ -405,9 +405,7 @@ func (m *Machine) rival(now time.Duration, node string, c wire.Claim, s *seat, d
 				return false
 			}
 			if s.besideSince == now && s.told > 0 && now-s.since-announcements[s.told-1] >= m.timing.Heartbeat {
-				// Who heard the other one has its Ethernet address. That one is told first: by then it knows of which node
-				// an announcement is, and needs none to stop.
-				s.told, s.since = 0, max(now, m.said+m.timing.Echo)
+				s.told, s.since = 0, now // who heard the other one has its Ethernet address
 			}
 			return true
 		}
@@ -617,12 +615,13 @@ func (m *Machine) Announce(now time.Duration, a netip.Addr) {
 // Tick takes note of the time. It is to be called when Next says, or soon after.
 func (m *Machine) Tick(now time.Duration) (d Do) {
 	m.wake(now)
-	claimed := false
+	news := m.news
+	m.news = false
 	var begin []*seat
 	for _, a := range m.order {
 		s := m.seats[a]
 		if s.phase == owning {
-			m.announce(now, a, s, &d)
+			news = news || !m.announced(s) && now >= s.since+announcements[s.told]
 			continue
 		}
 		if now < s.due {
@@ -633,7 +632,7 @@ func (m *Machine) Tick(now time.Duration) (d Do) {
 			s.refuse(max(s.alone, s.unable)) // who owned it meanwhile is silent
 		case s.phase != probing:
 			begin = append(begin, s)
-			claimed = true
+			news = true
 		case s.probes < m.timing.Probes:
 			s.probes++
 			s.due = now + m.timing.Probe
@@ -645,8 +644,11 @@ func (m *Machine) Tick(now time.Duration) (d Do) {
 			s.phase, s.owner, s.told, s.since, s.defences = owning, "", 0, now, 0
 			s.owned, s.answered, s.refused, s.alone = false, 0, false, 0
 			d.Answer = append(d.Answer, a)
-			m.announce(now, a, s, &d)
-			claimed = true
+			if now >= m.doubt {
+				s.told = 1
+				d.Announce = append(d.Announce, a)
+			}
+			news = true
 		}
 	}
 	portions := min(max(len(begin)/leastPortion, 1), mostPortions)
@@ -654,19 +656,12 @@ func (m *Machine) Tick(now time.Duration) (d Do) {
 		s.early = m.timing.Probe * time.Duration(portions-1-i*portions/len(begin)) / time.Duration(portions)
 		s.phase, s.probes, s.due = probing, 0, now+m.timing.Probe-s.early
 	}
-	m.beats(now, &d, claimed || m.news)
-	m.news = false
+	m.beats(now, &d, news)
 	return d
 }
 
-func (m *Machine) announce(now time.Duration, a netip.Addr, s *seat, d *Do) {
-	if !m.announced(s) && now >= max(s.since+announcements[s.told], m.doubt) {
-		s.told++
-		d.Announce = append(d.Announce, a)
-	}
-}
-
-// beats adds a heartbeat if it is due, or if there is news.
+// beats adds a heartbeat if it is due, or if there is news. Behind it the link is told of what is due, so that who hears heartbeats knows
+// by then of which node that is.
 func (m *Machine) beats(now time.Duration, d *Do, news bool) {
 	if now < m.doubt {
 		return
@@ -683,7 +678,11 @@ func (m *Machine) beats(now time.Duration, d *Do, news bool) {
 		switch s := m.seats[a]; s.phase {
 		case owning:
 			d.say(a, s, wire.Owns)
-			if m.announced(s) && m.hasTurn(now, s) {
+			switch {
+			case !m.announced(s) && now >= s.since+announcements[s.told]:
+				s.told++
+				d.Announce = append(d.Announce, a)
+			case m.announced(s) && m.hasTurn(now, s):
 				d.Announce = append(d.Announce, a)
 			}
 			any = true
@@ -698,8 +697,7 @@ func (m *Machine) beats(now time.Duration, d *Do, news bool) {
 }
 
 // hasTurn reports whether the link is to be told again of an address that the node owns: its turn was since the last heartbeat. Turns are
-// spread over Repeat, so that of many addresses few have theirs at a time, and it is told behind a heartbeat, so that who hears
-// heartbeats knows by then of which node it is.
+// spread over Repeat, so that of many addresses few have theirs at a time.
 func (m *Machine) hasTurn(now time.Duration, s *seat) bool {
 	every, last := m.timing.Repeat, max(m.said, now-m.timing.Silence)
 	return every > 0 && (now-s.turn+every)/every > (last-s.turn+every)/every
@@ -735,7 +733,7 @@ func (m *Machine) Next(now time.Duration) time.Duration {
 		case s.phase != owning:
 			next = min(next, s.due)
 		case !m.announced(s):
-			next = min(next, max(s.since+announcements[s.told], m.doubt), max(m.beat, m.doubt))
+			next = min(next, max(s.since+announcements[s.told], m.said+m.timing.Echo, m.doubt), max(m.beat, m.doubt))
 		default:
 			next = min(next, max(m.beat, m.doubt))
 		}
