@@ -26,6 +26,7 @@
 //   - Two owners that do not hear each other's heartbeats are strangers to each other. The one with the lower Ethernet address
 //     defends the address for longer, and of two that ask for it at a time the other one waits anew, so that one has it. They meet
 //     within Repeat, also where both were cut off from each other before: each tells the link of its addresses again and again.
+//     Who has waited so twice within Calm goes on: who takes an address has it by then, and answers; who only asks gets an answer.
 //   - Who cannot serve an address that it owns leaves it, and does not claim it for Refused, whoever has it meanwhile.
 //   - Who lost an address again and again within Calm waits longer each time before it takes it
 //     over, Refused at most.
@@ -169,6 +170,9 @@ type seat struct {
 	tells bool
 	// unable is until when the node does not claim the address as it could not serve it, whoever owned it meanwhile.
 	unable time.Duration
+	// yields are how often the node waited anew, within Calm, as a host asked for the address, the last time at yieldedAt.
+	yields    int
+	yieldedAt time.Duration
 	// metAt is when the node itself met a stranger last, and hasMet whether it ever did.
 	metAt  time.Duration
 	hasMet bool
@@ -517,14 +521,34 @@ func (s *seat) defends(now time.Duration, host Host, t Timing) bool {
 	return true
 }
 
+// mostYields is how often within Calm a node that asks for an address waits anew as a host asks for it, too. Who asks in order to take
+// the address has it by then, and answers when the node asks again. Who goes on to ask, as a switch that looks for
+// hosts or a host that is stuck does, would keep all nodes from the address for as long as he likes.
+const mostYields = 2
+
 // Asked takes note that somebody asks on the link whether anybody has an address, as who is about to take it does (RFC 5227,
-// section 2.1.1). Of two that ask at a time one goes on, by their Ethernet addresses; the other one waits, and asks again.
-// Nodes that hear each other have said before that they claim it.
-func (m *Machine) Asked(now time.Duration, a netip.Addr, host Host) {
+// section 2.1.1), and reports whether that concerns the node. Of two that ask at a time one goes on, by their Ethernet addresses; the other
+// one waits, and asks again, mostYields times. Nodes that hear each other have said before that they claim it.
+func (m *Machine) Asked(now time.Duration, a netip.Addr, host Host) bool {
 	m.wake(now)
-	if s := m.seats[a]; s != nil && s.phase == probing && host.Node == "" && !host.Behind {
+	s := m.seats[a]
+	if s == nil || s.phase != probing || host.Node != "" || host.Behind {
+		return false
+	}
+	if now-s.yieldedAt >= m.timing.Calm {
+		s.yields = 0
+	}
+	if s.yields < mostYields {
+		s.yields, s.yieldedAt = s.yields+1, now
 		m.wait(now, s, m.timing.Silence)
 	}
+	return true
+}
+
+// HasYielded reports whether somebody has kept the node from an address within Calm for as long as anybody can who only asks for it.
+func (m *Machine) HasYielded(now time.Duration, a netip.Addr) bool {
+	s := m.seats[a]
+	return s != nil && s.yields == mostYields && now-s.yieldedAt < m.timing.Calm
 }
 
 // meet has the node leave alone an address that a stranger has, and say so.

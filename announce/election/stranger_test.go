@@ -365,6 +365,44 @@ func TestTwoAskAtATime(t *testing.T) {
 	})
 }
 
+// TestWhoOnlyAsks has a host ask without end for an address that a node is to take, and never have it. A node that is to wait for the host
+// waits for some rounds, and again only once a minute has passed. Beside any other host it does not wait.
+func TestWhoOnlyAsks(t *testing.T) {
+	round := Default.Silence + Default.Probe*time.Duration(1+Default.Probes)
+	for _, behind := range []bool{false, true} {
+		for _, every := range []time.Duration{step, 150 * time.Millisecond, 290 * time.Millisecond} {
+			a := netip.MustParseAddr("192.0.2.7")
+			m, now := New(0, "node1", Default), time.Duration(0)
+			m.Stand(0, nil, map[netip.Addr]Candidacy{a: {}})
+			for i, yields := range []int{mostYields, 0, mostYields} {
+				if behind {
+					yields = 0
+				}
+				began := now
+				for ; !m.Owns(a) && now-began < Default.Calm; now += step {
+					if now%every == 0 {
+						m.Asked(now, a, Host{Behind: behind})
+					}
+					m.Tick(now)
+				}
+				if took := now - began; took > time.Duration(yields+1)*round+step || took < time.Duration(yields)*Default.Silence {
+					t.Errorf("a host asks each %s, behind the node is %t: the %d. time it has the address after %s", every, behind, i+1, took)
+				}
+				if m.HasYielded(now, a) != !behind || m.HasYielded(now+Default.Calm, a) {
+					t.Errorf("a host asks each %s, behind the node is %t: that it has kept the node from the address is %t", every, behind, !behind)
+				}
+				for end := now + time.Duration(i)*Default.Calm; now < end; now += step {
+					m.Tick(now)
+				}
+				m.Conflict(now, a, Host{}) // so that it asks for the address again
+				now += Default.Burst
+				m.Conflict(now, a, Host{})
+				m.Again(now, a)
+			}
+		}
+	}
+}
+
 // TestANodeThatIsAStranger has who is taken for a node say on the link that it has what another one owns. Without a
 // heartbeat about it, or with claims alone, it is soon as good as a stranger. Beside one that says it owns the
 // address, heartbeats decide, and soon.

@@ -62,6 +62,7 @@ func (l *elected) forget(now time.Duration, t election.Timing) {
 	l.named = l.named && now-l.namedAt < namesakeFor
 	maps.DeleteFunc(l.foreign, func(a netip.Addr, f sighting) bool { return now-f.at >= namesakeFor || !l.concerns(a) })
 	maps.DeleteFunc(l.strangers, func(a netip.Addr, _ wire.MAC) bool { return !l.machine.Refuses(a) && !l.machine.HasMet(now, a) })
+	maps.DeleteFunc(l.askers, func(a netip.Addr, _ wire.MAC) bool { return !l.machine.HasYielded(now, a) })
 	maps.DeleteFunc(l.unable, func(a netip.Addr, _ string) bool { return !l.machine.Refuses(a) && !l.machine.IsUnable(now, a) })
 }
 
@@ -106,7 +107,9 @@ func (s *Server) hear(l *elected, all []link.Event) (d election.Do) {
 func (s *Server) conflict(l *elected, e link.Event) (d election.Do) {
 	host := l.host(s.now, e.From, s.Timing)
 	if e.Asks {
-		l.machine.Asked(s.now, e.Conflict, host)
+		if l.machine.Asked(s.now, e.Conflict, host) && l.machine.HasYielded(s.now, e.Conflict) {
+			l.askers[e.Conflict] = e.From
+		}
 		return d
 	}
 	l.strangers[e.Conflict] = e.From

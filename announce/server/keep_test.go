@@ -101,6 +101,32 @@ func TestAStrangerIsToldOf(t *testing.T) {
 	}
 }
 
+// Who keeps asking for an address, and never has it, keeps the node from that for some seconds, and is told of for a minute.
+func TestWhoOnlyAsksIsToldOf(t *testing.T) {
+	a, mac := netip.MustParseAddr("192.0.2.100"), wire.MAC{2, 0, 0, 0, 0, 1}
+	s := made()
+	l := &elected{name: "eth0", machine: election.New(0, "node1", s.Timing), askers: make(map[netip.Addr]wire.MAC), state: link.State{MAC: wire.MAC{2, 0, 0, 0, 0, 2}}}
+	s.links[l.name] = l
+	l.machine.Stand(0, nil, map[netip.Addr]election.Candidacy{a: {}})
+	for ; s.now < 10*time.Second; s.now += 10 * time.Millisecond {
+		var d election.Do
+		if s.now%(150*time.Millisecond) == 0 && !l.machine.Owns(a) { // an owner answers
+			d = s.hear(l, []link.Event{{From: mac, Conflict: a, Asks: true}})
+		}
+		d.Add(l.machine.Tick(s.now))
+		s.do(l, d)
+		l.forget(s.now, s.Timing)
+	}
+	if said := strings.Join(s.trouble(l), "; "); !l.machine.Owns(a) || !strings.Contains(said, "whether anybody has 192.0.2.100 (02:00:00:00:00:01)") {
+		t.Errorf("it owns %v, and says %q", l.machine.Owned(), said)
+	}
+	s.now += time.Minute
+	l.forget(s.now, s.Timing)
+	if said := s.trouble(l); len(said)+len(l.askers) > 0 {
+		t.Errorf("a minute later it says %q, and remembers %v", said, l.askers)
+	}
+}
+
 // fake is a holder that gives the node all that it is to have, and fails to list that where err says why. sets is what
 // else happens when it gives.
 type fake struct {

@@ -132,6 +132,8 @@ type elected struct {
 	peers     map[wire.MAC]peer
 	strangers map[netip.Addr]wire.MAC
 	unable    map[netip.Addr]string
+	// askers are who asked last for addresses from which that kept the node for some time.
+	askers map[netip.Addr]wire.MAC
 	// asks says that the port is told to hear of addresses that the node only asks for.
 	asks bool
 	// foreign are nodes of other clusters, or deleted ones, that say they own an address which the node owns or leaves alone, by that.
@@ -312,7 +314,7 @@ func (s *Server) stand() {
 		on[c.Link][a] = c.Candidacy
 		if s.links[c.Link] == nil {
 			l := &elected{name: c.Link, machine: election.New(s.now, s.Node, s.Timing),
-				peers: make(map[wire.MAC]peer), strangers: make(map[netip.Addr]wire.MAC), unable: make(map[netip.Addr]string), foreign: make(map[netip.Addr]sighting)}
+				peers: make(map[wire.MAC]peer), strangers: make(map[netip.Addr]wire.MAC), unable: make(map[netip.Addr]string), askers: make(map[netip.Addr]wire.MAC), foreign: make(map[netip.Addr]sighting)}
 			s.links[c.Link] = l
 			s.open(l)
 		}

@@ -78,7 +78,7 @@ func (s *Server) trouble(l *elected) (words []string) {
 	if l.unsaid != nil && s.now-l.unsaidAt >= s.Timing.Silence && len(l.machine.Owned()) > 0 {
 		words = append(words, fmt.Sprintf("other nodes do not hear for which addresses this node answers, and may take them over: %v: see that the interface has an MTU of 576 at least, and that nothing on the node forbids such frames", l.unsaid))
 	}
-	var refused, met, both []string
+	var refused, met, asked, both []string
 	unable := make(map[string][]string)
 	for _, a := range l.machine.Refused() {
 		if why, is := l.unable[a]; is {
@@ -97,6 +97,12 @@ func (s *Server) trouble(l *elected) (words []string) {
 	}
 	if len(refused) > 0 {
 		words = append(words, fmt.Sprintf("on the link of %s somebody else has %s, and this node leaves it alone: take the address from that machine, or out of the cluster; where it is a node that answers for it, have the switches pass frames of EtherType %#04x", l.name, printable.Few(refused, 0), wire.EtherHeartbeat))
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(l.askers), netip.Addr.Compare) {
+		asked = append(asked, fmt.Sprintf("%s (%s)", a, s.who(l, a, l.askers[a])))
+	}
+	if len(asked) > 0 {
+		words = append(words, fmt.Sprintf("on the link of %s somebody has asked again and again within a minute whether anybody has %s, as who is about to take it does, and has kept this node from it for some seconds: see what that machine is, and have it ask for other addresses alone", l.name, printable.Few(asked, 0)))
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(l.foreign), netip.Addr.Compare) {
 		if l.machine.Owns(a) {
