@@ -613,6 +613,13 @@ func (m *Machine) HasMet(now time.Duration, a netip.Addr) bool {
 	return s != nil && s.hasMet && now-s.metAt < m.timing.Calm && !m.Refuses(a)
 }
 
+// Unmeet takes note that whom the node met last as a stranger that has an address is none: it is a node, whose heartbeat came later.
+func (m *Machine) Unmeet(a netip.Addr) {
+	if s := m.seats[a]; s != nil {
+		s.hasMet = false
+	}
+}
+
 // Again has the node look now, and not only when Refused is over, whether somebody else still has an address that it leaves
 // alone.
 func (m *Machine) Again(now time.Duration, a netip.Addr) {

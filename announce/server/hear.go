@@ -97,6 +97,7 @@ func (s *Server) hear(l *elected, all []link.Event) (d election.Do) {
 			}
 			l.peers[e.From] = peer{e.Heartbeat.Node, s.now}
 			d.Add(l.machine.Hear(s.now, *e.Heartbeat))
+			l.unmeet(e.From, e.Heartbeat)
 			s.yield(l, e.Heartbeat.Claims)
 		}
 	}
@@ -130,6 +131,19 @@ func (s *Server) hearForeign(l *elected, from wire.MAC, claims []wire.Claim) {
 		if !known {
 			l.machine.Announce(s.now, c.Address)
 			s.dirty = true
+		}
+	}
+}
+
+// unmeet has a peer be no stranger any more that said on the link before that it has what it says by a heartbeat that it owns: as where
+// a cut link became whole again while it told that of its addresses.
+func (l *elected) unmeet(from wire.MAC, h *wire.Heartbeat) {
+	if h.Of != "" || len(l.strangers) == 0 {
+		return
+	}
+	for _, c := range h.Claims {
+		if c.State == wire.Owns && l.strangers[c.Address] == from {
+			l.machine.Unmeet(c.Address)
 		}
 	}
 }

@@ -101,6 +101,33 @@ func TestAStrangerIsToldOf(t *testing.T) {
 	}
 }
 
+// A peer that is heard on the link before its first heartbeat is told of as a stranger until that comes, and not behind it. Another one's
+// heartbeat, and one in which it does not say that it owns the address, changes nothing.
+func TestAPeerThatIsHeardLater(t *testing.T) {
+	a, mac, other := netip.MustParseAddr("192.0.2.100"), wire.MAC{2, 0, 0, 0, 0, 9}, wire.MAC{2, 0, 0, 0, 0, 8}
+	s := made()
+	s.is.Peers = map[string]bool{"node2": true, "node3": true}
+	l := &elected{name: "eth0", machine: election.New(0, "node1", s.Timing), peers: make(map[wire.MAC]peer), strangers: make(map[netip.Addr]wire.MAC)}
+	s.links[l.name] = l
+	l.machine.Stand(0, s.is.Peers, map[netip.Addr]election.Candidacy{a: {}})
+	for ; !l.machine.Owns(a); s.now += 10 * time.Millisecond {
+		s.do(l, l.machine.Tick(s.now))
+	}
+	s.do(l, s.hear(l, []link.Event{{From: mac, Conflict: a}}))
+	for _, c := range []struct {
+		from  wire.MAC
+		node  string
+		state wire.State
+		told  bool
+	}{{mac, "node2", wire.Claims, true}, {other, "node3", wire.Owns, true}, {mac, "node2", wire.Owns, false}} {
+		h := &wire.Heartbeat{Node: c.node, Claims: []wire.Claim{{Address: a, State: c.state, Grade: 9}}}
+		s.do(l, s.hear(l, []link.Event{{From: c.from, Heartbeat: h}}))
+		if told := len(s.trouble(l)) > 0; told != c.told {
+			t.Errorf("behind a heartbeat of %s that says %s the node tells %q", c.node, c.state, s.trouble(l))
+		}
+	}
+}
+
 // Who keeps asking for an address, and never has it, keeps the node from that for some seconds, and is told of for a minute.
 func TestWhoOnlyAsksIsToldOf(t *testing.T) {
 	a, mac := netip.MustParseAddr("192.0.2.100"), wire.MAC{2, 0, 0, 0, 0, 1}
