@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/weftnet/weft/internal/golden"
+	"github.com/weftnet/weft/internal/process"
 	"github.com/weftnet/weft/test/kubernetes/controlplane"
 )
 
@@ -46,7 +47,13 @@ func TestKubernetes(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			env.Defer(cp.Stop)
+			env.Defer(func() {
+				if err := cp.Broken(); err != nil {
+					t.Error(err)
+				}
+				env.T().Log(process.Tail(cp.Log(controlplane.ControllerManager))) // which is seen where the script fails
+				cp.Stop()
+			})
 			for user, groups := range map[string][]string{"admin": {"system:masters"}, "viewer": {"viewers"}} {
 				config, err := cp.Kubeconfig(user, groups...)
 				if err != nil {

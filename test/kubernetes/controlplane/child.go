@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -42,6 +43,8 @@ type child struct {
 	cmd  *exec.Cmd
 	log  string
 	done chan struct{} // closed when it has ended
+	// told says that it was told to end.
+	told atomic.Bool
 }
 
 // start starts a program whose output is added to the file at log.
@@ -61,7 +64,7 @@ func (s starter) start(log, program string, args ...string) (*child, error) {
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	p := &child{cmd, log, make(chan struct{})}
+	p := &child{cmd: cmd, log: log, done: make(chan struct{})}
 	go func() {
 		cmd.Wait() // how it ended is in its log
 		close(p.done)
@@ -87,6 +90,7 @@ func (p *child) stop(patience time.Duration) {
 	if !p.running() {
 		return
 	}
+	p.told.Store(true)
 	if patience > 0 {
 		p.cmd.Process.Signal(syscall.SIGTERM)
 		p.cmd.Process.Signal(syscall.SIGCONT) // it may have been paused

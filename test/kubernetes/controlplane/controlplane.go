@@ -21,7 +21,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -137,11 +136,13 @@ func (c Config) withDefaults() (Config, error) {
 // ControlPlane is a control plane that was started. Its methods may be called
 // at the same time.
 type ControlPlane struct {
-	config  Config
-	ports   ports
-	pki     *PKI
-	starter starter
-	rest    *rest.Config
+	config Config
+	ports  ports
+	// reserved are the ports until Stop.
+	reserved reservations
+	pki      *PKI
+	starter  starter
+	rest     *rest.Config
 
 	mu        sync.Mutex
 	processes map[Component]*child
@@ -175,10 +176,11 @@ func New(config Config) (*ControlPlane, error) {
 		return nil, fmt.Errorf("control plane in %s: %w", config.Dir, err)
 	}
 	c := &ControlPlane{config: config, pki: pki, processes: make(map[Component]*child)}
-	if c.ports, err = config.ports(); err != nil {
+	if c.ports, c.reserved, err = config.ports(); err != nil {
 		return nil, err
 	}
 	if err := c.writeFiles(); err != nil {
+		c.reserved.close()
 		return nil, err
 	}
 	return c, nil
@@ -205,32 +207,25 @@ func (c *ControlPlane) Start(ctx context.Context) error {
 	return nil
 }
 
-// ports finds where to listen.
-func (c Config) ports() (ports, error) {
+// ports finds where to listen, and keeps these ports until kept is closed.
+func (c Config) ports() (found ports, kept reservations, err error) {
 	if !c.Address.IsLoopback() {
-		return usualPorts, nil
+		return usualPorts, nil, nil
 	}
-	var found [5]uint16
-	err := within(c.NetNS, func() error {
-		for i := range found {
-			// Ports that the kernel does not give to connections, so that none
-			// takes them while the API server is away.
-			for tries := 0; ; tries++ {
-				port := uint16(20000 + rand.IntN(10000))
-				l, err := net.Listen("tcp", netip.AddrPortFrom(c.Address, port).String())
-				if err == nil {
-					defer l.Close() // the next one must be another
-					found[i] = port
-					break
-				}
-				if tries == 100 {
-					return fmt.Errorf("find a free port on %s: %w", c.Address, err)
-				}
+	err = within(c.NetNS, func() error {
+		for _, port := range []*uint16{&found.etcd, &found.etcdPeer, &found.apiServer, &found.controllerManager, &found.scheduler} {
+			one, err := reserve(c.Address)
+			if err != nil {
+				return err
 			}
+			*port, kept = one.port, append(kept, one)
 		}
 		return nil
 	})
-	return ports{found[0], found[1], found[2], found[3], found[4]}, err
+	if err != nil {
+		kept.close()
+	}
+	return found, kept, err
 }
 
 // within runs f in the network namespace at path; empty is the caller's.
@@ -414,6 +409,19 @@ func (c *ControlPlane) PID(component Component) int {
 	return 0
 }
 
+// Broken says which components ended without being told to, each with the end of its log; nil where none did.
+func (c *ControlPlane) Broken() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []error
+	for _, component := range Components() {
+		if p := c.processes[component]; p != nil && !p.running() && !p.told.Load() {
+			all = append(all, fmt.Errorf("%s ended: %s%s", component, p.cmd.ProcessState, process.Tail(p.log)))
+		}
+	}
+	return errors.Join(all...)
+}
+
 // Stop ends everything that runs. The files stay. It may be called again.
 func (c *ControlPlane) Stop() {
 	c.mu.Lock()
@@ -422,6 +430,7 @@ func (c *ControlPlane) Stop() {
 		return
 	}
 	c.stopped = true
+	defer c.reserved.close()
 	for _, component := range slices.Backward(Components()) {
 		if p := c.processes[component]; p != nil {
 			p.stop(patience)
