@@ -38,7 +38,7 @@ func (c *Compiler) next(key registry.Key) (n next) {
 	if n.found = s != nil; n.found {
 		n.now = compile(s, n.behind, c.spaces[key.Namespace].over[key], c.granted(s), c.standings(s), c.node, &n.made)
 	}
-	if key == APIServer && !c.node.grants && len(n.behind) > 0 {
+	if c.isAPIServer(key) && len(n.behind) > 0 {
 		// Also where the Service is not there, or another program's.
 		if !n.found {
 			n.now = compile(&service{key: key, name: key.String()}, nil, excess{}, granted{}, standings{}, c.node, &n.made)

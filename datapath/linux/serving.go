@@ -45,8 +45,6 @@ func (u usage) compare(o usage) int {
 // served is what the service table has of a set.
 type served struct {
 	slots []netip.AddrPort
-	// remembered are the backends that clients may be remembered to have, in order.
-	remembered []netip.AddrPort
 	// uses counts the frontends that use the set, by how they do, in order. They are few, and
 	// never changed in place: most sets are used alike, and share them.
 	uses []used
@@ -255,23 +253,6 @@ func (s *served) becomes(k setKey, next *served, remove, add putElement) {
 			slot(i, next.slots[i], add)
 		}
 	}
-	serve := func(at netip.AddrPort, put putElement) {
-		put(of(servesPrefix), nft.Element{Key: digest + atKey(at)}, nft.Value{})
-	}
-	left := s.remembered
-	for _, at := range next.remembered {
-		for ; len(left) > 0 && left[0].Compare(at) < 0; left = left[1:] {
-			serve(left[0], remove)
-		}
-		if len(left) > 0 && left[0] == at {
-			left = left[1:]
-		} else {
-			serve(at, add)
-		}
-	}
-	for _, at := range left {
-		serve(at, remove)
-	}
 }
 
 // draws are the chains that the set needs.
@@ -362,6 +343,13 @@ func (w way) compare(o way) int { return strings.Compare(w.name(), o.name()) }
 // addressOf is where a backend is.
 func addressOf(k plan.BackendKey) netip.AddrPort { return netip.AddrPortFrom(k.Address, k.Port) }
 
+// isRemembered reports whether clients may be remembered to have a backend; nil is none.
+func isRemembered(b *plan.Backend) bool { return b != nil && b.Affinity && b.Weight > 0 }
+
+func servesElement(k plan.BackendKey) (set string, e nft.Element, v nft.Value) {
+	return servesPrefix + suffix(k.Address.Is4()), nft.Element{Key: digestOfName(k.Set) + atKey(addressOf(k))}, nft.Value{}
+}
+
 func selfElement(at netip.AddrPort) (set string, e nft.Element, v nft.Value) {
 	return selvesPrefix + suffix(at.Addr().Is4()), nft.Element{Key: string(at.Addr().AsSlice()) + atKey(at)}, nft.Value{}
 }
@@ -421,7 +409,7 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 		s.set(k)
 	}
 	for k, one := range s.sets {
-		one.slots, one.remembered = assignSlots(before[setKey{digestOfName(k.name), k.is4}], backendsOf(p, k)), rememberedOf(p, k)
+		one.slots = assignSlots(before[setKey{digestOfName(k.name), k.is4}], backendsOf(p, k))
 		none := &served{}
 		none.becomes(k, one, nil, put)
 		s.ask(k, none, one)
@@ -437,8 +425,11 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 		r.Chains[d.name()], r.Chains[d.asNodeName()] = d.chain(), d.asNodeChain()
 		d.elements(put)
 	}
-	for k := range p.Backends.All() {
+	for k, b := range p.Backends.All() {
 		s.selves.Add(addressOf(k), struct{}{})
+		if isRemembered(&b) {
+			put(servesElement(k))
+		}
 	}
 	for a := range s.selves.Now {
 		put(selfElement(a))
@@ -579,6 +570,9 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) st
 		if c.Old == nil {
 			s.selves.Add(addressOf(c.Key), struct{}{})
 		}
+		if is := isRemembered(c.New); is != isRemembered(c.Old) {
+			edit.put(is)(servesElement(c.Key))
+		}
 	}
 	before := make(map[setKey]*served, len(touched))
 	for k := range touched {
@@ -605,7 +599,7 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) st
 	}
 	for k, was := range before {
 		one := s.set(k)
-		one.slots, one.remembered = assignSlots(was.slots, backendsOf(q, k)), rememberedOf(q, k)
+		one.slots = assignSlots(was.slots, backendsOf(q, k))
 		was.becomes(k, one, edit.remove, edit.add)
 		s.ask(k, was, one)
 	}

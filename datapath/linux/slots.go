@@ -121,13 +121,3 @@ func backendsOf(p *plan.Plan, set setKey) (all []weighted) {
 	}
 	return all
 }
-
-// rememberedOf returns those of them that clients may be remembered to have, in order.
-func rememberedOf(p *plan.Plan, set setKey) (all []netip.AddrPort) {
-	for k, b := range p.BackendsOf(plan.DefaultNetwork, set.name) {
-		if k.Address.Is4() == set.is4 && b.Weight > 0 && b.Affinity {
-			all = append(all, addressOf(k))
-		}
-	}
-	return all
-}
